@@ -1,1 +1,4 @@
+//! The `warren` binary.
+mod config;
+mod exit;
 fn main() {}
