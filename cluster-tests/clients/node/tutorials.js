@@ -45,6 +45,7 @@ async function workQueue(scenario, kind, options) {
     await its.assertQueue(queue, options);
     await its.prefetch(1);
     await its.consume(queue, async (message) => {
+      if (message === null) return; // the queue was deleted
       const task = message.content.toString();
       await sleep(10 * (task.split('.').length - 1));
       done.push(task);
@@ -157,6 +158,7 @@ async function serve(scenario, node, queue) {
   await channel.assertQueue(queue, { durable: false });
   await channel.prefetch(1);
   await channel.consume(queue, (request) => {
+    if (request === null) return; // the queue was deleted
     const answer = fibonacci(Number(request.content.toString())).toString();
     const { replyTo, correlationId } = request.properties;
     channel.sendToQueue(replyTo, Buffer.from(answer), { correlationId });
