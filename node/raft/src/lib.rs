@@ -1,4 +1,6 @@
 //! Many Raft groups in one process.
 
+pub mod driver;
 pub mod log_store;
 pub mod machine;
+pub mod transport;

@@ -1,0 +1,416 @@
+//! Connections between nodes: four lanes to each peer, signs of life, and calls.
+//!
+//! A [`Transport`] listens on the peer port (and on the admin socket) and dials every peer it was told of. Frames flow from
+//! the dialer to the listener, so a pair of nodes has two connections per lane. A lane keeps order; a frame is delivered at
+//! most once, and where frames may have been lost both ends learn of it by a [`PeerEvent::Gap`].
+//!
+//! Every connection starts with a challenge (see `secret.rs`); until it is passed the listener answers nothing else. The
+//! listener's [`Connection`](connection::Connection) is where a client certificate would be noted once peers speak TLS.
+
+mod call;
+mod connection;
+mod dial;
+mod lane;
+mod link;
+mod listener;
+mod liveness;
+mod secret;
+mod serve;
+pub(crate) mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Semaphore, broadcast};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+use warren_proto::ids::NodeId;
+use warren_proto::peer::Frame;
+
+pub use call::{CallError, CallHandler, CallReplies, CallTarget, Caller, IncomingCall, Replies, client_call};
+pub use lane::Lane;
+pub use liveness::{BEAT_INTERVAL, Suspicion};
+
+use dial::Identity;
+use link::Link;
+use listener::Inlet;
+use liveness::{Change, Detector};
+
+/// Version of what this binary says on the peer port.
+const PROTOCOL: u32 = 1;
+/// Oldest version that it still understands.
+const MIN_PROTOCOL: u32 = 1;
+/// A dead path is noticed by HTTP/2 after these two together, even when nothing is sent.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
+/// HTTP/2 flow control: what may be under way on a connection.
+const WINDOW: u32 = 16 << 20;
+/// Largest message taken from a peer. Callers keep frames below 8 MiB; this bounds what a fault can cost.
+const MAX_MESSAGE: usize = 256 << 20;
+/// Calls answered at once.
+const MAX_CALLS: usize = 1024;
+/// Connections accepted at once, those that proved nothing included.
+const MAX_CONNECTIONS: usize = 4096;
+/// Events that a slow receiver may be behind before it misses some.
+const EVENTS: usize = 4096;
+/// Refused strangers are logged at most this often.
+const REFUSAL_LOG: Duration = Duration::from_millis(200);
+/// How long [`Transport::shutdown`] waits for connections to end by themselves.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
+
+/// A node's id: the first eight bytes of SHA-256 of its name.
+pub fn node_id(name: &str) -> NodeId {
+    let digest = Sha256::digest(name.as_bytes());
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    NodeId(u64::from_be_bytes(first))
+}
+
+/// What a transport needs to know.
+#[derive(Debug, Clone)]
+pub struct TransportConfig {
+    /// This node; must be [`node_id`] of `name`.
+    pub me: NodeId,
+    /// `name@host`.
+    pub name: String,
+    /// What peers are told in [`PeerEvent::Up`].
+    pub incarnation: u64,
+    /// Address of the peer port.
+    pub listen: SocketAddr,
+    /// Admin socket: created with mode 0600, so that whoever opens it needs no secret.
+    pub unix_socket: Option<PathBuf>,
+    /// The cluster's secret; not empty.
+    pub secret: Bytes,
+    /// When a silent peer counts as down.
+    pub suspicion: Suspicion,
+}
+
+/// Why a transport could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// The address or the admin socket could not be opened.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(String, std::io::Error),
+    /// The configuration contradicts itself.
+    #[error("{0}")]
+    Config(&'static str),
+}
+
+/// What happened to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerEvent {
+    /// It is alive; with the incarnation it announced. A restart that nobody saw gives `Down`, then `Up`.
+    Up(NodeId, u64),
+    /// It is silent, or its process ended.
+    Down(NodeId),
+    /// A connection broke: frames to or from the peer on this lane may have been lost. Those sent or received after this
+    /// event are in order again.
+    Gap(NodeId, Lane),
+}
+
+/// Takes frames of one lane. Called in order per peer, from runtime threads: must not block.
+pub type FrameHandler = Arc<dyn Fn(NodeId, Frame) + Send + Sync>;
+
+/// Connections to all peers. Clones share them.
+#[derive(Clone)]
+pub struct Transport {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    me: NodeId,
+    identity: Identity,
+    secret: Bytes,
+    suspicion: Suspicion,
+    links: RwLock<HashMap<NodeId, Arc<Link>>>,
+    /// Nodes that were forgotten: their lanes are refused until they are peers again.
+    removed: RwLock<HashSet<NodeId>>,
+    inlets: Mutex<HashMap<(NodeId, Lane), Arc<Inlet>>>,
+    detectors: Mutex<HashMap<NodeId, Arc<Mutex<Detector>>>>,
+    handlers: RwLock<[Option<FrameHandler>; 4]>,
+    call_handler: RwLock<Option<Arc<dyn CallHandler>>>,
+    calls: Arc<Semaphore>,
+    events: broadcast::Sender<PeerEvent>,
+    /// Numbers the proofs that were accepted.
+    orders: AtomicU64,
+    refusal_logged: Mutex<Option<Instant>>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    unix_socket: Option<PathBuf>,
+}
+
+impl Transport {
+    /// Listens and is ready for peers. Called within a tokio runtime.
+    pub fn start(config: TransportConfig) -> Result<Transport, TransportError> {
+        if config.secret.is_empty() {
+            return Err(TransportError::Config("the cluster's secret is empty"));
+        }
+        if config.me != node_id(&config.name) {
+            return Err(TransportError::Config("the node's id is not that of its name"));
+        }
+        let mut start = [0; 8];
+        getrandom::fill(&mut start).map_err(|_| TransportError::Config("the system gives no random bytes"))?;
+        let listeners = serve::Listeners::bind(config.listen, config.unix_socket.as_deref())?;
+        let (events, _) = broadcast::channel(EVENTS);
+        let inner = Arc::new(Inner {
+            me: config.me,
+            identity: Identity {
+                name: config.name,
+                incarnation: config.incarnation,
+                start: u64::from_le_bytes(start),
+            },
+            secret: config.secret,
+            suspicion: config.suspicion,
+            links: RwLock::default(),
+            removed: RwLock::default(),
+            inlets: Mutex::default(),
+            detectors: Mutex::default(),
+            handlers: RwLock::new([const { None }; 4]),
+            call_handler: RwLock::default(),
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            events,
+            orders: AtomicU64::new(0),
+            refusal_logged: Mutex::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            unix_socket: config.unix_socket,
+        });
+        listeners.serve(&inner);
+        let watched = inner.clone();
+        inner.tasks.spawn(async move {
+            tokio::select! {
+                () = watched.stop.cancelled() => {}
+                () = watched.judge_silence() => {}
+            }
+        });
+        Ok(Transport { inner })
+    }
+
+    /// This node.
+    pub fn me(&self) -> NodeId {
+        self.inner.me
+    }
+
+    /// Makes a peer known, or its new address: from now on it is dialled for ever. Ignored for this node itself.
+    pub fn set_peer(&self, node: NodeId, name: &str, address: &str) {
+        if node == self.inner.me || self.inner.stop.is_cancelled() {
+            return;
+        }
+        self.inner.removed.write().remove(&node);
+        let mut links = self.inner.links.write();
+        if let Some(known) = links.get(&node) {
+            if known.name == name && known.address == address {
+                return;
+            }
+            known.close();
+        }
+        let link = Arc::new(Link::new(node, name.to_owned(), address.to_owned(), self.inner.stop.child_token()));
+        link::start(&self.inner, &link);
+        links.insert(node, link);
+    }
+
+    /// Forgets a peer: what waits for it is dropped, and its lanes are refused until it is set again.
+    pub fn remove_peer(&self, node: NodeId) {
+        if let Some(link) = self.inner.links.write().remove(&node) {
+            link.close();
+            info!(peer = %link.name, "peer removed");
+        }
+        self.inner.removed.write().insert(node);
+        // Taking the inlets away from the streams that have them ends those.
+        for lane in Lane::ALL {
+            if let Some(inlet) = self.inner.inlets.lock().remove(&(node, lane)) {
+                inlet.close();
+            }
+        }
+    }
+
+    /// The peers that are set: id, name, address.
+    pub fn peers(&self) -> Vec<(NodeId, String, String)> {
+        self.inner.links.read().values().map(|l| (l.node, l.name.clone(), l.address.clone())).collect()
+    }
+
+    /// Puts a frame on a lane. Never waits; gives the frame back where the lane is full, has been without a connection
+    /// for two seconds, or the peer is unknown.
+    #[allow(clippy::result_large_err, reason = "giving the frame back is the point")]
+    pub fn send(&self, peer: NodeId, lane: Lane, frame: Frame) -> Result<(), Frame> {
+        match self.inner.links.read().get(&peer) {
+            Some(link) => link.lanes[lane.number()].push(frame),
+            None => Err(frame),
+        }
+    }
+
+    /// Sets who takes a lane's frames. Lanes other than control are refused to peers until theirs is set, and frames on
+    /// the control lane are dropped until then.
+    pub fn on_frame(&self, lane: Lane, handler: FrameHandler) {
+        self.inner.handlers.write()[lane.number()] = Some(handler);
+    }
+
+    /// Sets who answers calls.
+    pub fn on_call(&self, handler: Arc<dyn CallHandler>) {
+        *self.inner.call_handler.write() = Some(handler);
+    }
+
+    /// What happens to peers from now on.
+    pub fn events(&self) -> broadcast::Receiver<PeerEvent> {
+        self.inner.events.subscribe()
+    }
+
+    /// Whether the peer gives signs of life.
+    pub fn is_up(&self, node: NodeId) -> bool {
+        let detector = self.inner.detectors.lock().get(&node).cloned();
+        detector.is_some_and(|d| d.lock().is_up())
+    }
+
+    /// Calls a method of another node. The time limit covers connecting and all replies.
+    pub async fn call(
+        &self,
+        target: CallTarget,
+        method: &str,
+        payload: impl Into<Bytes>,
+        timeout: Duration,
+    ) -> Result<CallReplies, CallError> {
+        let deadline = tokio::time::Instant::now() + timeout;
+        let payload = payload.into();
+        let inner = &self.inner;
+        let node = match target {
+            CallTarget::Node(node) => node,
+            CallTarget::Address(address) => {
+                let dialing = dial::tcp(&address, &inner.secret, &inner.identity);
+                let dialed = call::within(deadline, timeout, dialing).await?;
+                return call::start(dialed, method, payload, deadline, timeout).await;
+            }
+            CallTarget::Unix(_) => return client_call(target, &inner.secret, method, payload, timeout).await,
+        };
+        let link = inner.links.read().get(&node).cloned();
+        let link = link.ok_or_else(|| CallError::Unreachable(format!("no address known for node {node}")))?;
+        let kept = link.calls.lock().await.clone();
+        if let Some(dialed) = kept {
+            match call::start(dialed, method, payload.clone(), deadline, timeout).await {
+                // The kept connection broke since and was made anew below us, without a challenge.
+                Err(CallError::AuthenticationFailed(_)) => {}
+                outcome => return outcome,
+            }
+        }
+        let dialing = dial::tcp(&link.address, &inner.secret, &inner.identity);
+        let dialed = call::within(deadline, timeout, dialing).await?;
+        if let Some(listener) = &dialed.listener
+            && listener.name != link.name
+        {
+            let text = format!("node {} answers at the address of {}", listener.name, link.name);
+            return Err(CallError::Unreachable(text));
+        }
+        *link.calls.lock().await = Some(dialed.clone());
+        call::start(dialed, method, payload, deadline, timeout).await
+    }
+
+    /// Ends all connections and tasks, waiting a bounded time.
+    pub async fn shutdown(&self) {
+        self.inner.stop.cancel();
+        for link in self.inner.links.write().drain().map(|(_, link)| link) {
+            link.close();
+        }
+        self.inner.tasks.close();
+        let _ = tokio::time::timeout(SHUTDOWN_TIME, self.inner.tasks.wait()).await;
+        if let Some(path) = &self.inner.unix_socket {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Inner {
+    fn handler(&self, lane: Lane) -> Option<FrameHandler> {
+        self.handlers.read()[lane.number()].clone()
+    }
+
+    fn call_handler(&self) -> Option<Arc<dyn CallHandler>> {
+        self.call_handler.read().clone()
+    }
+
+    fn is_removed(&self, node: NodeId) -> bool {
+        self.removed.read().contains(&node)
+    }
+
+    fn inlet(&self, node: NodeId, lane: Lane) -> Arc<Inlet> {
+        self.inlets.lock().entry((node, lane)).or_default().clone()
+    }
+
+    fn detector(&self, node: NodeId) -> Arc<Mutex<Detector>> {
+        self.detectors.lock().entry(node).or_default().clone()
+    }
+
+    /// Redials a peer now instead of after its backoff.
+    fn poke(&self, node: NodeId) {
+        if let Some(link) = self.links.read().get(&node) {
+            link.poke.notify_one();
+        }
+    }
+
+    fn emit(&self, event: PeerEvent) {
+        // Nobody listening is no error.
+        let _ = self.events.send(event);
+    }
+
+    fn changed(&self, node: NodeId, change: Change) {
+        let name = self.links.read().get(&node).map(|l| l.name.clone()).unwrap_or_default();
+        match change {
+            Change::Up(incarnation) => {
+                info!(peer = %name, node = node.0, incarnation, "peer is up");
+                self.emit(PeerEvent::Up(node, incarnation));
+            }
+            Change::Down => {
+                info!(peer = %name, node = node.0, "peer is down");
+                self.emit(PeerEvent::Down(node));
+            }
+        }
+    }
+
+    async fn judge_silence(&self) {
+        let mut interval = tokio::time::interval(BEAT_INTERVAL);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut last = Instant::now();
+        loop {
+            interval.tick().await;
+            let now = Instant::now();
+            let late = now.saturating_duration_since(last).saturating_sub(BEAT_INTERVAL);
+            // Scheduling noise is part of what the detector measures; a suspended process is not.
+            let stalled = if late > BEAT_INTERVAL { late } else { Duration::ZERO };
+            last = now;
+            let detectors: Vec<_> = self.detectors.lock().iter().map(|(n, d)| (*n, d.clone())).collect();
+            for (node, detector) in detectors {
+                let change = detector.lock().judge(now, self.suspicion, stalled);
+                if let Some(change) = change {
+                    self.changed(node, change);
+                }
+            }
+        }
+    }
+
+    fn may_log_refusal(&self) -> bool {
+        let mut last = self.refusal_logged.lock();
+        if last.is_some_and(|at| at.elapsed() < REFUSAL_LOG) {
+            return false;
+        }
+        *last = Some(Instant::now());
+        true
+    }
+
+    /// A number in 0..1, to spread redials.
+    fn jitter(&self) -> f64 {
+        let mut byte = [0; 2];
+        if getrandom::fill(&mut byte).is_err() {
+            return 0.5;
+        }
+        f64::from(u16::from_le_bytes(byte)) / f64::from(u16::MAX)
+    }
+}
