@@ -1,0 +1,32 @@
+//! What the tree holds, as types: each record knows its path, its encoding, and the commands that write it.
+//!
+//! Reads take a [`Tree`] handle; writes give a [`Write`](crate::machine::Write) to propose. A read answers
+//! `Err(Invalid)` for stored octets that this binary cannot read: never "not there".
+
+mod binding;
+mod cluster;
+mod event;
+mod exchange;
+mod layout;
+mod node;
+mod permission;
+mod queue;
+mod stored;
+#[cfg(test)]
+mod tests;
+mod topic_permission;
+mod user;
+mod vhost;
+
+pub use binding::{Binding, BindingNode, DestinationKind};
+pub use cluster::Cluster;
+pub use event::{Delta, RecordChange, record_changes};
+pub use exchange::{DeleteExchange, Exchange, ExchangeKind};
+pub(crate) use layout::SCHEMA_WORDS;
+pub use node::{Node, node_id};
+pub use permission::Permission;
+pub use queue::{Member, Queue, QueueKind, SessionOwner};
+pub use stored::{CreateOrGet, Invalid, Record, Stored, Unknown};
+pub use topic_permission::TopicPermission;
+pub use user::{HashingAlgorithm, User};
+pub use vhost::{DEFAULT_EXCHANGES, Vhost};

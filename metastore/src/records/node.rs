@@ -1,0 +1,104 @@
+//! The nodes of the cluster.
+
+use std::sync::Arc;
+
+use prost::Message;
+use sha2::{Digest, Sha256};
+use warren_proto::ids::{Incarnation, NodeId};
+
+use super::layout;
+use super::stored::{self, Invalid, Record, Stored, Unknown};
+use crate::machine::Write;
+use crate::tree::{Component, Condition, Op, Payload, Tree};
+
+/// A node that belongs to the cluster.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Node {
+    /// `name@host`.
+    pub name: Arc<str>,
+    /// The number of that name.
+    pub id: NodeId,
+    /// The life of its data directory.
+    pub incarnation: Incarnation,
+    /// Where peers reach it: `host:port`.
+    pub address: String,
+    /// See [`Unknown`].
+    pub unknown: Unknown,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Wire {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(fixed64, tag = "2")]
+    id: u64,
+    #[prost(fixed64, tag = "3")]
+    incarnation: u64,
+    #[prost(string, tag = "4")]
+    address: String,
+}
+
+impl Record for Node {
+    const KIND: u16 = 9;
+    const WHAT: &'static str = "node";
+
+    fn encode(&self) -> Payload {
+        let wire = Wire {
+            name: self.name.to_string(),
+            id: self.id.0,
+            incarnation: self.incarnation.0,
+            address: self.address.clone(),
+        };
+        stored::encode::<Self>(&wire, &self.unknown)
+    }
+
+    fn decode(payload: &Payload) -> Result<Self, Invalid> {
+        let (wire, unknown) = stored::decode::<Self, Wire>(payload, 4)?;
+        Ok(Node {
+            name: wire.name.into(),
+            id: NodeId(wire.id),
+            incarnation: Incarnation(wire.incarnation),
+            address: wire.address,
+            unknown,
+        })
+    }
+}
+
+impl Node {
+    /// The node of a name.
+    pub fn get(tree: &Tree, name: &str) -> Result<Option<Stored<Self>>, Invalid> {
+        stored::get(tree, &layout::node(name))
+    }
+
+    /// All nodes, in order of their names.
+    pub fn list(tree: &Tree) -> Result<Vec<Stored<Self>>, Invalid> {
+        let below = layout::node("").last().cloned();
+        stored::list(tree, &layout::nodes(), below.as_slice())
+    }
+
+    /// Writes the node's record, whatever was there.
+    pub fn put(&self) -> Write {
+        let path = layout::node(&self.name);
+        let payload = Some(self.encode());
+        Op::Put {
+            path,
+            condition: Condition::always(),
+            payload,
+            keep_while: None,
+        }
+        .into()
+    }
+
+    /// Removes the node's record with everything kept about it.
+    pub fn delete(name: &str) -> Write {
+        Op::Delete(layout::nodes().child(Component::name(name)).into()).into()
+    }
+}
+
+/// The number of a node's name: the first eight octets, big-endian, of its SHA-256.
+pub fn node_id(name: &str) -> NodeId {
+    let digest = Sha256::digest(name.as_bytes());
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    NodeId(u64::from_be_bytes(first))
+}
