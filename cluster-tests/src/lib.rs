@@ -1,1 +1,44 @@
+//! Real `warren` processes and real clients, for tests that need a cluster.
+//!
+//! [`Cluster`] starts nodes on loopback ports, each with its own configuration and data folder, and gives them back as
+//! [`Node`]s that a test kills, stops, wipes and restarts by their process id. [`Program`] runs the client programs in
+//! `clients/` (pika and amqplib) against a cluster and reads their one-line verdict. [`amqp`] is the little that the tests
+//! written in Rust need on top of lapin.
+//!
+//! The `warren` binary is `$WARREN_BIN`, else the one beside the test's own profile folder. When a test fails, the
+//! cluster's folder with its logs stays, and its path is printed.
 
+pub mod amqp;
+mod cluster;
+mod node;
+mod ports;
+mod program;
+
+pub use cluster::{Cluster, Setup};
+pub use node::{Node, Stop};
+pub use program::{Program, Running, Verdict, clients_folder};
+
+use std::time::{Duration, Instant};
+
+/// Tries until it gets a value, or panics saying what it waited for.
+pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(value) = attempt() {
+            return value;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "waited {limit:?} in vain for {what}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// How often the repeated fault scenarios repeat: `$WARREN_TEST_ROUNDS`, else a few, to keep an ordinary run short.
+pub fn rounds(usual: usize) -> usize {
+    std::env::var("WARREN_TEST_ROUNDS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(usual)
+}

@@ -1,12 +1,13 @@
 """A continuous load that lives through node deaths, and the check of what it saw.
 
 Publishers keep a window of unconfirmed messages; consumers acknowledge; both reconnect to the next node when a
-connection dies. After `--seconds`, or once `--messages` are confirmed, publishing stops, the consumers drain the queue,
-and the recorded history is checked (see history.py).
+connection dies. After `--seconds`, once `--messages` are confirmed, or when `--stop-file` appears, publishing stops, the
+consumers drain the queue, and the recorded history is checked (see history.py).
 """
 
 import collections
 import json
+import os
 import random
 import threading
 import time
@@ -248,6 +249,8 @@ def body(run):
 
     started = time.monotonic()
     while time.monotonic() - started < options.seconds:
+        if options.stop_file and os.path.exists(options.stop_file):
+            break
         if options.messages and sum(p.confirmed for p in publishers) >= options.messages:
             break
         time.sleep(0.1)
@@ -276,7 +279,7 @@ def body(run):
     run.check("every outstanding publish was answered or its connection lost", answered)
     run.check("the queue could be drained", drained)
     run.check("the history keeps the rules", not bad.counts, json.dumps({"counts": dict(bad.counts), "examples": bad.examples}))
-    if options.messages:
+    if options.messages and not options.stop_file:
         run.check("enough was confirmed", figures["confirmed"] >= options.messages, figures["confirmed"])
 
 
@@ -315,6 +318,7 @@ def arguments(parser):
     parser.add_argument("--history", required=True, help="file to record the run in")
     parser.add_argument("--queue", help="name of the quorum queue; a new one when absent")
     parser.add_argument("--seconds", type=float, default=30, help="how long to publish at most")
+    parser.add_argument("--stop-file", help="stop publishing once this file exists")
     parser.add_argument("--messages", type=int, default=0, help="stop publishing once so many are confirmed")
     parser.add_argument("--publishers", type=int, default=4)
     parser.add_argument("--consumers", type=int, default=2)

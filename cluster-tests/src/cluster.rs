@@ -1,0 +1,215 @@
+//! Several nodes that know of each other.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::node::{Node, Stop};
+use crate::ports::Claim;
+
+/// Longest time that a node may take from its start until it serves clients. Generous: the machine may be busy.
+pub const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a test wants of its cluster beyond the number of nodes.
+#[derive(Default)]
+pub struct Setup {
+    extra: Vec<String>,
+}
+
+impl Setup {
+    /// The defaults.
+    pub fn new() -> Setup {
+        Setup::default()
+    }
+
+    /// Adds a line to every node's configuration file.
+    pub fn line(mut self, line: &str) -> Setup {
+        self.extra.push(line.to_owned());
+        self
+    }
+
+    /// Lays out `count` nodes and starts none.
+    pub fn lay_out(self, count: usize) -> Cluster {
+        let folder = tempfile::Builder::new()
+            .prefix("warren-cluster-")
+            .tempdir()
+            .expect("a temporary folder can be made");
+        let ports = Claim::new();
+        let binary = warren_binary();
+        let names: Vec<String> = (1..=count).map(|n| format!("w{n}@localhost")).collect();
+        let mut peers = String::from("cluster_formation.peer_discovery_backend = classic_config\n");
+        for (index, name) in names.iter().enumerate() {
+            let (number, port) = (index + 1, ports.peer(index));
+            let _ = writeln!(
+                peers,
+                "cluster_formation.classic_config.nodes.{number} = {name}:{port}"
+            );
+        }
+        let secret = format!("secret-of-{}", folder.path().display());
+        let nodes = names
+            .into_iter()
+            .enumerate()
+            .map(|(index, name)| {
+                let (amqp, peer) = (ports.amqp(index), ports.peer(index));
+                let configuration = format!(
+                    "listeners.tcp.1 = 127.0.0.1:{amqp}\npeer.ip = 127.0.0.1\npeer.port = {peer}\n{peers}{}\n",
+                    self.extra.join("\n")
+                );
+                let home = folder.path().join(format!("w{}", index + 1));
+                Node::lay_out(name, amqp, home, &configuration, &secret, &binary)
+                    .expect("a node's folder can be laid out")
+            })
+            .collect();
+        Cluster {
+            nodes,
+            folder: Some(folder),
+            _ports: ports,
+        }
+    }
+
+    /// Lays out `count` nodes, starts them all and waits until each serves clients.
+    pub fn start(self, count: usize) -> Cluster {
+        let mut cluster = self.lay_out(count);
+        cluster.start_all();
+        cluster
+    }
+}
+
+/// Nodes on loopback with a shared secret; all are killed when this value is dropped.
+pub struct Cluster {
+    nodes: Vec<Node>,
+    folder: Option<TempDir>,
+    _ports: Claim,
+}
+
+impl Cluster {
+    /// Starts `count` nodes with the default settings and waits until each serves clients.
+    pub fn start(count: usize) -> Cluster {
+        Setup::new().start(count)
+    }
+
+    /// Starts every node that does not run, and waits until each serves clients.
+    pub fn start_all(&mut self) {
+        for node in &mut self.nodes {
+            if node.pid().is_none() {
+                node.start();
+            }
+        }
+        self.wait_ready();
+    }
+
+    /// Waits until every running node serves clients.
+    pub fn wait_ready(&mut self) {
+        for node in &mut self.nodes {
+            if node.pid().is_some() {
+                node.wait_ready(READY_LIMIT);
+            }
+        }
+    }
+
+    /// Starts one node and waits until it serves clients.
+    pub fn restart(&mut self, index: usize) {
+        self.nodes[index].start();
+        self.nodes[index].wait_ready(READY_LIMIT);
+    }
+
+    /// Kills every running node, as nearly at once as one thread can.
+    pub fn kill_all(&mut self) {
+        for node in &mut self.nodes {
+            if node.pid().is_some() {
+                node.stop(Stop::Kill);
+            }
+        }
+    }
+
+    /// The AMQP ports of all nodes, as the client programs take them.
+    pub fn ports(&self) -> String {
+        let ports: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|n| n.amqp_port().to_string())
+            .collect();
+        ports.join(",")
+    }
+
+    /// The folder that holds the nodes' folders, for a test's own files.
+    pub fn folder(&self) -> PathBuf {
+        self.folder
+            .as_ref()
+            .map(|folder| folder.path().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// The index of the node that leads the queue's group, asked of any running node.
+    pub fn leader_of(&self, queue: &str) -> Option<usize> {
+        let running = self.nodes.iter().filter(|node| node.pid().is_some());
+        for node in running {
+            let rows = node.ctl_rows(&["list_queues", "name", "leader"]);
+            let leader = rows.into_iter().flatten().find_map(|row| {
+                (row["name"] == queue).then(|| row["leader"].as_str().map(str::to_owned))?
+            });
+            let index = leader.and_then(|name| self.nodes.iter().position(|n| n.name() == name));
+            if index.is_some() {
+                return index;
+            }
+        }
+        None
+    }
+}
+
+impl Deref for Cluster {
+    type Target = [Node];
+
+    fn deref(&self) -> &[Node] {
+        &self.nodes
+    }
+}
+
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut [Node] {
+        &mut self.nodes
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        for node in &mut self.nodes {
+            if node.pid().is_some() {
+                node.stop(Stop::Kill);
+            }
+            if failed {
+                eprintln!("---- last lines of {}\n{}", node.name(), node.log_tail(40));
+            }
+        }
+        if failed && let Some(folder) = self.folder.take() {
+            eprintln!(
+                "the cluster's files are kept in {}",
+                folder.keep().display()
+            );
+        }
+    }
+}
+
+/// `$WARREN_BIN`, else the `warren` of the profile that this test was built with.
+fn warren_binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("WARREN_BIN").filter(|path: &OsString| !path.is_empty()) {
+        return PathBuf::from(path);
+    }
+    let this = std::env::current_exe().expect("a test knows its own path");
+    let profile = this
+        .ancestors()
+        .nth(2)
+        .expect("a test lies in the deps folder of its profile");
+    let binary = profile.join("warren");
+    assert!(
+        binary.exists(),
+        "{} does not exist: build it with `cargo build -p warren`, or set WARREN_BIN",
+        binary.display()
+    );
+    binary
+}
