@@ -1,0 +1,64 @@
+//! The leader's encoder.
+
+use warren_proto::batch::{BatchBuilder, MAX_COMMANDS, UnsupportedVersion};
+use warren_proto::ids::MachineVersion;
+
+use super::command::{Command, Request};
+use crate::msg_ids::MsgIds;
+
+/// Writes requests as commands of the version that a group has at the end of its log. What the version cannot say is
+/// refused here, and never reaches the log.
+#[derive(Debug, Clone, Copy)]
+pub struct Encoder {
+    version: MachineVersion,
+}
+
+/// A request that was not added to the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// The group is too old for it. Tell the caller.
+    #[error(transparent)]
+    Unsupported(#[from] UnsupportedVersion),
+    /// The batch holds as many commands as it can. Propose it, and encode again.
+    #[error("the batch is full")]
+    BatchFull,
+    /// A list in the request is longer than one command may carry. Split it.
+    #[error("the request's list is too long")]
+    TooLong,
+}
+
+impl Encoder {
+    /// An encoder for a group whose version at the end of its log is `version`.
+    pub fn for_group(version: MachineVersion) -> Self {
+        Encoder { version }
+    }
+
+    /// The version written.
+    pub fn version(&self) -> MachineVersion {
+        self.version
+    }
+
+    /// Appends a request to a batch. Answers its position there.
+    pub fn encode(&self, request: &Request, out: &mut BatchBuilder) -> Result<u16, EncodeError> {
+        debug_assert_eq!(self.version, out.effective());
+        if out.len() >= MAX_COMMANDS {
+            return Err(EncodeError::BatchFull);
+        }
+        if let Command::Settle { ids, .. }
+        | Command::Return { ids, .. }
+        | Command::Discard { ids, .. } = request
+            && ids.runs().len() > MsgIds::MAX_RUNS
+        {
+            return Err(EncodeError::TooLong);
+        }
+        let needed = request.min_version();
+        if needed > self.version {
+            return Err(UnsupportedVersion {
+                effective: self.version,
+                needed,
+            }
+            .into());
+        }
+        Ok(out.push(needed, |bytes| request.encode(self.version, bytes))?)
+    }
+}

@@ -1,0 +1,47 @@
+//! Publishing.
+
+use warren_proto::ids::SessionRef;
+
+use super::Reply;
+use super::command::Enqueue;
+use super::effects::Effects;
+use super::state::{Meta, Queue};
+use crate::enqueuer::{Admission, Origin};
+
+impl Queue {
+    pub(super) fn register(&mut self, session: SessionRef, fx: &mut Effects) -> Reply {
+        let enqueuer = self.sessions.enqueuer_or_insert(session, fx);
+        Reply::Registered {
+            next_seq: enqueuer.next_seq,
+        }
+    }
+
+    pub(super) fn enqueue(&mut self, meta: &Meta, enqueue: &Enqueue, fx: &mut Effects) -> Reply {
+        let size = enqueue.message.body_size();
+        let refusal = match enqueue.origin {
+            None => None,
+            Some(origin) => self.admit(origin, fx),
+        };
+        match refusal {
+            None => {
+                self.messages
+                    .enqueue(meta.reference, size, enqueue.delivery_count);
+                Reply::Ok
+            }
+            Some(reply) => {
+                self.messages.refused(size);
+                reply
+            }
+        }
+    }
+
+    /// Takes a publish's place in its sequence. `None` if it is to be enqueued, else its answer.
+    fn admit(&mut self, origin: Origin, fx: &mut Effects) -> Option<Reply> {
+        match self.sessions.admit(origin, fx) {
+            None => Some(Reply::UnknownEnqueuer),
+            Some(Admission::Next) => None,
+            Some(Admission::Duplicate) => Some(Reply::Ok),
+            Some(Admission::Ahead { expected }) => Some(Reply::OutOfSequence { expected }),
+        }
+    }
+}

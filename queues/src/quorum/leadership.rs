@@ -1,0 +1,70 @@
+//! What a new leader, or a member that got its state from a snapshot, has to do.
+
+use warren_proto::ids::NodeId;
+
+use super::consumer::{Consumer, delivered};
+use super::effects::{Delivered, Effect, Effects, TimerKey};
+use super::state::Queue;
+use crate::consumer::ConsumerRef;
+use crate::effects::Deliver;
+
+impl Queue {
+    /// The effects that follow from the state alone: the last leader's may have been lost with it.
+    pub fn become_leader(&self, fx: &mut Effects) {
+        for (session, _) in self.sessions.iter() {
+            fx.push(Effect::Monitor(*session));
+            fx.push(Effect::LeaderChange(*session));
+        }
+        self.arm_timers(fx);
+    }
+
+    /// Sets every timer to when it is due.
+    pub(super) fn arm_timers(&self, fx: &mut Effects) {
+        for consumer in self.consumers.iter() {
+            if let Some(at_ms) =
+                consumer.disconnected_deadline(self.config.consumer_disconnected_timeout_ms)
+            {
+                fx.push(Effect::Timer {
+                    key: TimerKey::ConsumerDisconnected(consumer.key),
+                    at_ms: Some(at_ms),
+                });
+            }
+        }
+    }
+
+    /// Hands all that a node's consumers hold to them again: their member was restored from a snapshot and has not
+    /// seen it being handed out. Sessions drop what they know.
+    pub fn redeliver(&self, node: NodeId, fx: &mut Effects) {
+        for consumer in self
+            .consumers
+            .iter()
+            .filter(|c| c.id.session.node == node && !c.held.is_empty())
+        {
+            fx.push(Effect::Deliver(Deliver {
+                session: consumer.id.session,
+                tag: consumer.id.tag.clone(),
+                key: consumer.key,
+                messages: held(consumer).collect(),
+            }));
+        }
+    }
+
+    /// What a consumer holds, from message id `from` on, ascending: for a session that missed a delivery.
+    pub fn held(&self, consumer: &ConsumerRef, from: u64) -> impl Iterator<Item = Delivered> {
+        let consumer = self
+            .consumers
+            .key_of(consumer)
+            .and_then(|key| self.consumers.get(key));
+        consumer
+            .into_iter()
+            .flat_map(held)
+            .filter(move |message| message.msg_id >= from)
+    }
+}
+
+fn held(consumer: &Consumer) -> impl Iterator<Item = Delivered> {
+    consumer
+        .held
+        .iter()
+        .map(|(msg_id, message)| delivered(msg_id, message))
+}

@@ -1,0 +1,47 @@
+//! The quorum queue: the machine that every member of a queue's Raft group runs.
+//!
+//! It holds a reference, a size and a few counts per message; bodies are read from the log by whoever delivers them.
+//! [`Queue::apply`] is deterministic and total: every command has a result in every state, on every member the same.
+//!
+//! | Machine version | What changed |
+//! |---|---|
+//! | [`MV1`] | The first. The delivery limit compares how often a message was *acquired*; a rejected and requeued message counts as merely returned; when a node is cut off, what all its consumers hold is returned at once as failed. |
+//! | [`MV2`] | The delivery limit compares failed *deliveries*; a rejected and requeued message counts as failed; a consumer that is cut off keeps its messages for [`Config::consumer_disconnected_timeout_ms`], then they are returned as not failed. |
+//!
+//! What a released version does is frozen: a fix that changes state is a new version.
+
+mod codec;
+mod command;
+mod config;
+mod consumer;
+mod consumers;
+mod dispatch;
+mod effects;
+mod encoder;
+mod enqueue;
+mod invariants;
+mod leadership;
+mod live;
+mod messages;
+mod outcome;
+mod overview;
+mod sessions;
+mod snapshot;
+mod state;
+mod subscription;
+mod version;
+
+pub use codec::stored_message;
+pub use command::{Attach, Command, Enqueue, Mode, Request};
+pub use config::Config;
+pub use effects::{Delivered, DropReason, Effect, Effects, TimerKey};
+pub use encoder::{EncodeError, Encoder};
+pub use overview::{ConsumerInfo, Overview};
+pub use state::{Meta, Queue};
+pub use version::{LATEST, MV1, MV2, SUPPORTED};
+
+/// The answer to a command of a quorum queue.
+pub type Reply = crate::reply::Reply<Delivered>;
+
+#[cfg(test)]
+mod tests;
