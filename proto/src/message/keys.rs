@@ -27,7 +27,7 @@ impl KeysHeader {
 pub struct KeysNotArray(pub KeysHeader);
 
 /// The keys in the header; elements that are no long strings are skipped.
-pub(super) fn keys_in<'a>(
+pub fn keys_in<'a>(
     properties: PropertiesRef<'a>,
     header: KeysHeader,
 ) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, KeysNotArray> {

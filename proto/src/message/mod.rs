@@ -22,7 +22,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::amqp091::{FieldValue, PropertiesRef, Property, TableRef};
 
 pub use expiration::{InvalidExpiration, MAX_EXPIRATION_MS, parse_expiration};
-pub use keys::{KeysHeader, KeysNotArray};
+pub use keys::{KeysHeader, KeysNotArray, keys_in};
 
 const FORMAT: u8 = 1;
 /// Bytes of a head around exchange, key and properties.

@@ -1,0 +1,111 @@
+//! From the session to the client: deliveries, and consumers that the server ends.
+
+use bytes::BytesMut;
+use tracing::error;
+use warren_broker::queue::protocol::ToSession;
+use warren_broker::{Delivered, Output};
+use warren_proto::amqp091::{
+    BasicCancel, BasicGetOk, DeliverRef, Egress, FrameSink, OutgoingContent, ShortStr,
+    write_deliver, write_get_ok,
+};
+use warren_proto::message::{DeliveryCounts, Message};
+
+use super::{Channel, Context};
+
+impl Channel {
+    /// Takes what a queue said, and writes what it means for the client. `outputs` is scratch space.
+    pub fn event(
+        &mut self,
+        to: ToSession,
+        context: &Context,
+        egress: &mut Egress,
+        outputs: &mut Vec<Output>,
+    ) {
+        self.session.handle(to, outputs);
+        for output in outputs.drain(..) {
+            match output {
+                Output::Deliver(delivered) => self.deliver(&delivered, context, egress),
+                Output::Cancelled { tag } => {
+                    if context.cancel_notify
+                        && let Ok(consumer_tag) = ShortStr::from_bytes(tag)
+                    {
+                        BasicCancel {
+                            consumer_tag,
+                            nowait: true,
+                        }
+                        .write_frame(self.number, egress.buffer());
+                    }
+                }
+            }
+        }
+    }
+
+    fn deliver(&self, delivered: &Delivered, context: &Context, egress: &mut Egress) {
+        let Some(message) = readable(delivered) else {
+            return;
+        };
+        let deliver = DeliverRef {
+            consumer_tag: std::str::from_utf8(&delivered.tag).unwrap_or_default(),
+            delivery_tag: delivered.delivery_tag,
+            redelivered: delivered.acquired_count > 0,
+            exchange: message.exchange(),
+            routing_key: message.routing_key_str(),
+        };
+        let content = OutgoingContent {
+            channel: self.number,
+            frame_max: context.frame_max,
+            properties: |out: &mut BytesMut| {
+                message.write_delivered_properties(counts(delivered), out)
+            },
+            body: message.body(),
+        };
+        write_deliver(egress, deliver, content);
+    }
+
+    /// Writes `basic.get-ok` with its message; `ready` are waiting behind it.
+    pub fn write_got(
+        &self,
+        delivered: &Delivered,
+        ready: u64,
+        context: &Context,
+        egress: &mut Egress,
+    ) {
+        let Some(message) = readable(delivered) else {
+            return;
+        };
+        let method = BasicGetOk {
+            delivery_tag: delivered.delivery_tag,
+            redelivered: delivered.acquired_count > 0,
+            exchange: ShortStr::truncated(message.exchange()),
+            routing_key: ShortStr::truncated(message.routing_key_str()),
+            message_count: u32::try_from(ready).unwrap_or(u32::MAX),
+        };
+        let content = OutgoingContent {
+            channel: self.number,
+            frame_max: context.frame_max,
+            properties: |out: &mut BytesMut| {
+                message.write_delivered_properties(counts(delivered), out)
+            },
+            body: message.body(),
+        };
+        write_get_ok(egress, &method, content);
+    }
+}
+
+/// The stored message. One that cannot be read stays unacknowledged, so it is not lost, and the log says so.
+fn readable(delivered: &Delivered) -> Option<Message> {
+    match Message::parse(delivered.container.clone()) {
+        Ok(message) => Some(message),
+        Err(error) => {
+            error!(%error, delivery_tag = delivered.delivery_tag, "a stored message cannot be read and is not delivered");
+            None
+        }
+    }
+}
+
+fn counts(delivered: &Delivered) -> DeliveryCounts {
+    DeliveryCounts {
+        acquired: delivered.acquired_count.into(),
+        failed: Some(delivered.delivery_count.into()),
+    }
+}

@@ -1,0 +1,205 @@
+//! Publishing: the checks of `basic.publish` in their order, routing, and what cannot be routed.
+
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+use warren_broker::QueuedMessage;
+use warren_broker::access::{Permission, Resource};
+use warren_proto::amqp091::{
+    Content, Egress, OutgoingContent, PropertiesRef, ProtocolError, PublishRef, ReplyCode,
+    TableRef, verbatim, write_return,
+};
+use warren_proto::message::{KeysHeader, Message, keys_in, parse_expiration};
+
+use super::{Channel, Context};
+use crate::errors::from_broker;
+
+/// Exchanges of which a channel remembers that its user may write to them.
+const REMEMBERED: usize = 12;
+/// How long it remembers, at most: a change by an operator takes effect no later.
+const REMEMBER: Duration = Duration::from_secs(60);
+/// The tag of users who may publish in another's name.
+const IMPERSONATOR: &str = "impersonator";
+/// The pseudo-queue of direct replies.
+const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+
+/// What a channel remembers between publishes.
+#[derive(Debug, Default)]
+pub struct Publisher {
+    writable: SmallVec<[(String, Instant); 2]>,
+}
+
+impl Publisher {
+    /// Whether the user may write to the exchange; asks the broker once a minute.
+    fn may_write(&mut self, exchange: &str, context: &Context) -> Result<(), ProtocolError> {
+        let now = Instant::now();
+        if let Some((_, checked)) = self.writable.iter().find(|(name, _)| name == exchange)
+            && now.duration_since(*checked) < REMEMBER
+        {
+            return Ok(());
+        }
+        let (user, vhost) = (&context.caller.user.name, &context.caller.vhost);
+        context
+            .broker
+            .check(user, vhost, Permission::Write, Resource::Exchange(exchange))
+            .map_err(from_broker)?;
+        self.writable.retain(|(name, _)| name != exchange);
+        if self.writable.len() == REMEMBERED {
+            self.writable.remove(0);
+        }
+        self.writable.push((exchange.to_owned(), now));
+        Ok(())
+    }
+}
+
+impl Channel {
+    /// Checks, routes and hands over a message. Confirms and requests to queues follow at the batch's end.
+    pub(super) fn publish(
+        &mut self,
+        content: Content<Bytes>,
+        context: &Context,
+        arena: &mut BytesMut,
+        egress: &mut Egress,
+    ) -> Result<(), ProtocolError> {
+        let publish = PublishRef::decode(&content.method)?;
+        self.publisher.may_write(publish.exchange, context)?;
+        let vhost = &context.caller.vhost;
+        context
+            .broker
+            .check_publishable(vhost, publish.exchange)
+            .map_err(from_broker)?;
+        let properties = PropertiesRef::locate(&content.properties)?;
+        check_properties(&properties, context)?;
+
+        let mut keys: SmallVec<[&[u8]; 4]> =
+            SmallVec::from_slice(&[publish.routing_key.as_bytes()]);
+        let headers = properties.headers();
+        let has_bcc = more_keys(properties, headers, &mut keys)?;
+        let targets = context
+            .broker
+            .route(vhost, publish.exchange, &keys, headers);
+
+        let block = if has_bcc {
+            without_bcc(&properties)
+        } else {
+            content.properties.clone()
+        };
+        if targets.is_empty() && publish.mandatory {
+            let returned = OutgoingContent {
+                channel: self.number,
+                frame_max: context.frame_max,
+                properties: verbatim(&block),
+                body: &content.body,
+            };
+            write_return(egress, publish.exchange, publish.routing_key, returned);
+        }
+        let key = publish.routing_key.as_bytes();
+        let message = Message::new(arena, publish.exchange, key, &block, content.body);
+        let message = QueuedMessage {
+            head: message.head().clone(),
+            body: message.body().clone(),
+        };
+        self.session.publish(&targets, message);
+        Ok(())
+    }
+}
+
+fn refused(text: impl Into<std::borrow::Cow<'static, str>>) -> ProtocolError {
+    ProtocolError::new(ReplyCode::PreconditionFailed, text)
+}
+
+fn check_properties(
+    properties: &PropertiesRef<'_>,
+    context: &Context,
+) -> Result<(), ProtocolError> {
+    if properties.reply_to() == Some(REPLY_TO) {
+        return Err(refused("fast reply consumer does not exist"));
+    }
+    if let Some(expiration) = properties.expiration() {
+        parse_expiration(expiration)
+            .map_err(|e| refused(format!("invalid expiration '{expiration}': {e}")))?;
+    }
+    if let Some(claimed) = properties.user_id() {
+        let user = &context.caller.user;
+        if claimed != &*user.name && !user.tags.iter().any(|tag| tag == IMPERSONATOR) {
+            return Err(refused(format!(
+                "user_id property set to '{claimed}' but authenticated user was '{}'",
+                user.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Adds the keys of `CC` and `BCC`. Whether there is a `BCC` header, which is not to be stored.
+fn more_keys<'a>(
+    properties: PropertiesRef<'a>,
+    headers: Option<TableRef<'a>>,
+    keys: &mut SmallVec<[&'a [u8]; 4]>,
+) -> Result<bool, ProtocolError> {
+    let Some(headers) = headers else {
+        return Ok(false);
+    };
+    for header in [KeysHeader::Cc, KeysHeader::Bcc] {
+        keys.extend(keys_in(properties, header).map_err(|e| refused(e.to_string()))?);
+    }
+    Ok(headers.get(KeysHeader::Bcc.name()).is_some())
+}
+
+fn without_bcc(properties: &PropertiesRef<'_>) -> Bytes {
+    let mut block = BytesMut::with_capacity(properties.block().len());
+    properties.write_without_header(KeysHeader::Bcc.name(), &mut block);
+    block.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_proto::amqp091::{FieldTable, FieldValue, Properties};
+
+    use super::*;
+
+    fn with_headers(headers: FieldTable) -> Bytes {
+        Properties {
+            headers: Some(headers),
+            ..Properties::default()
+        }
+        .to_bytes()
+    }
+
+    fn array(keys: &[&str]) -> FieldValue {
+        FieldValue::Array(keys.iter().map(|key| (*key).into()).collect())
+    }
+
+    fn keys_of(block: &Bytes) -> Result<(Vec<Vec<u8>>, bool), ProtocolError> {
+        let properties = PropertiesRef::parse(block)?;
+        let mut keys: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[b"k".as_slice()]);
+        let has_bcc = more_keys(properties, properties.headers(), &mut keys)?;
+        Ok((keys.iter().map(|key| key.to_vec()).collect(), has_bcc))
+    }
+
+    #[test]
+    fn a_message_goes_to_its_key_and_those_of_cc_and_bcc() {
+        let block = with_headers(
+            FieldTable::new()
+                .with("CC", array(&["a", "b"]))
+                .with("BCC", array(&["c"])),
+        );
+        let (keys, has_bcc) = keys_of(&block).expect("keys");
+        assert_eq!(keys, [b"k", b"a", b"b", b"c"]);
+        assert!(has_bcc);
+        let stored = without_bcc(&PropertiesRef::parse(&block).expect("properties"));
+        let (keys, has_bcc) = keys_of(&stored).expect("keys");
+        assert_eq!(keys, [b"k", b"a", b"b"]);
+        assert!(!has_bcc);
+    }
+
+    #[test]
+    fn cc_and_bcc_must_be_arrays() {
+        for name in ["CC", "BCC"] {
+            let block = with_headers(FieldTable::new().with(name, "a"));
+            let error = keys_of(&block).expect_err("not an array");
+            assert_eq!(error.code, ReplyCode::PreconditionFailed);
+        }
+    }
+}
