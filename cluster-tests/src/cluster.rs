@@ -34,20 +34,15 @@ impl Setup {
 
     /// Lays out `count` nodes and starts none.
     pub fn lay_out(self, count: usize) -> Cluster {
-        let folder = tempfile::Builder::new()
-            .prefix("warren-cluster-")
-            .tempdir()
-            .expect("a temporary folder can be made");
+        let folder =
+            tempfile::Builder::new().prefix("warren-cluster-").tempdir().expect("a temporary folder can be made");
         let ports = Claim::new();
         let binary = warren_binary();
         let names: Vec<String> = (1..=count).map(|n| format!("w{n}@localhost")).collect();
         let mut peers = String::from("cluster_formation.peer_discovery_backend = classic_config\n");
         for (index, name) in names.iter().enumerate() {
             let (number, port) = (index + 1, ports.peer(index));
-            let _ = writeln!(
-                peers,
-                "cluster_formation.classic_config.nodes.{number} = {name}:{port}"
-            );
+            let _ = writeln!(peers, "cluster_formation.classic_config.nodes.{number} = {name}:{port}");
         }
         let secret = format!("secret-of-{}", folder.path().display());
         let nodes = names
@@ -64,11 +59,7 @@ impl Setup {
                     .expect("a node's folder can be laid out")
             })
             .collect();
-        Cluster {
-            nodes,
-            folder: Some(folder),
-            _ports: ports,
-        }
+        Cluster { nodes, folder: Some(folder), _ports: ports }
     }
 
     /// Lays out `count` nodes, starts them all and waits until each serves clients.
@@ -128,20 +119,13 @@ impl Cluster {
 
     /// The AMQP ports of all nodes, as the client programs take them.
     pub fn ports(&self) -> String {
-        let ports: Vec<String> = self
-            .nodes
-            .iter()
-            .map(|n| n.amqp_port().to_string())
-            .collect();
+        let ports: Vec<String> = self.nodes.iter().map(|n| n.amqp_port().to_string()).collect();
         ports.join(",")
     }
 
     /// The folder that holds the nodes' folders, for a test's own files.
     pub fn folder(&self) -> PathBuf {
-        self.folder
-            .as_ref()
-            .map(|folder| folder.path().to_owned())
-            .unwrap_or_default()
+        self.folder.as_ref().map(|folder| folder.path().to_owned()).unwrap_or_default()
     }
 
     /// The index of the node that leads the queue's group, asked of any running node.
@@ -149,9 +133,10 @@ impl Cluster {
         let running = self.nodes.iter().filter(|node| node.pid().is_some());
         for node in running {
             let rows = node.ctl_rows(&["list_queues", "name", "leader"]);
-            let leader = rows.into_iter().flatten().find_map(|row| {
-                (row["name"] == queue).then(|| row["leader"].as_str().map(str::to_owned))?
-            });
+            let leader = rows
+                .into_iter()
+                .flatten()
+                .find_map(|row| (row["name"] == queue).then(|| row["leader"].as_str().map(str::to_owned))?);
             let index = leader.and_then(|name| self.nodes.iter().position(|n| n.name() == name));
             if index.is_some() {
                 return index;
@@ -187,24 +172,18 @@ impl Drop for Cluster {
             }
         }
         if failed && let Some(folder) = self.folder.take() {
-            eprintln!(
-                "the cluster's files are kept in {}",
-                folder.keep().display()
-            );
+            eprintln!("the cluster's files are kept in {}", folder.keep().display());
         }
     }
 }
 
 /// `$WARREN_BIN`, else the `warren` of the profile that this test was built with.
-fn warren_binary() -> PathBuf {
+pub fn warren_binary() -> PathBuf {
     if let Some(path) = std::env::var_os("WARREN_BIN").filter(|path: &OsString| !path.is_empty()) {
         return PathBuf::from(path);
     }
     let this = std::env::current_exe().expect("a test knows its own path");
-    let profile = this
-        .ancestors()
-        .nth(2)
-        .expect("a test lies in the deps folder of its profile");
+    let profile = this.ancestors().nth(2).expect("a test lies in the deps folder of its profile");
     let binary = profile.join("warren");
     assert!(
         binary.exists(),

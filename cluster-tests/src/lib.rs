@@ -14,8 +14,9 @@ mod node;
 mod ports;
 mod program;
 
-pub use cluster::{Cluster, Setup};
+pub use cluster::{Cluster, Setup, warren_binary};
 pub use node::{Node, Stop};
+pub use ports::Claim;
 pub use program::{Program, Running, Verdict, clients_folder};
 
 use std::time::{Duration, Instant};
@@ -27,18 +28,12 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Opt
         if let Some(value) = attempt() {
             return value;
         }
-        assert!(
-            Instant::now() < deadline,
-            "waited {limit:?} in vain for {what}"
-        );
+        assert!(Instant::now() < deadline, "waited {limit:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 /// How often the repeated fault scenarios repeat: `$WARREN_TEST_ROUNDS`, else a few, to keep an ordinary run short.
 pub fn rounds(usual: usize) -> usize {
-    std::env::var("WARREN_TEST_ROUNDS")
-        .ok()
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(usual)
+    std::env::var("WARREN_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(usual)
 }

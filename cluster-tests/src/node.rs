@@ -43,14 +43,7 @@ impl Node {
     ) -> io::Result<Node> {
         fs::create_dir_all(folder.join("home"))?;
         fs::write(folder.join("warren.conf"), configuration)?;
-        Ok(Node {
-            name,
-            amqp_port,
-            folder,
-            secret: secret.to_owned(),
-            binary: binary.to_owned(),
-            process: None,
-        })
+        Ok(Node { name, amqp_port, folder, secret: secret.to_owned(), binary: binary.to_owned(), process: None })
     }
 
     /// The node's name, `wN@localhost`.
@@ -80,9 +73,7 @@ impl Node {
 
     /// What the node has printed so far, in all its lives.
     pub fn log(&self) -> String {
-        fs::read(self.log_path())
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            .unwrap_or_default()
+        fs::read(self.log_path()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
     /// A command with the node's environment and nothing inherited that would change its meaning.
@@ -133,10 +124,7 @@ impl Node {
     }
 
     fn open_log(&self) -> io::Result<File> {
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.log_path())
+        OpenOptions::new().create(true).append(true).open(self.log_path())
     }
 
     /// Waits until the node takes AMQP connections, which it does last when it boots.
@@ -145,19 +133,12 @@ impl Node {
         let address = SocketAddr::from(([127, 0, 0, 1], self.amqp_port));
         loop {
             if let Some(status) = self.exited() {
-                panic!(
-                    "{} ended with {status} instead of becoming ready",
-                    self.name
-                );
+                panic!("{} ended with {status} instead of becoming ready", self.name);
             }
             if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
                 return;
             }
-            assert!(
-                Instant::now() < deadline,
-                "{} is not ready after {limit:?}",
-                self.name
-            );
+            assert!(Instant::now() < deadline, "{} is not ready after {limit:?}", self.name);
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -171,10 +152,7 @@ impl Node {
 
     /// Sends the signal and waits until the process has ended.
     pub fn stop(&mut self, how: Stop) -> ExitStatus {
-        let mut child = self
-            .process
-            .take()
-            .unwrap_or_else(|| panic!("{} does not run", self.name));
+        let mut child = self.process.take().unwrap_or_else(|| panic!("{} does not run", self.name));
         match how {
             Stop::Kill => child.kill().expect("a child can be killed"),
             Stop::Terminate => {
@@ -199,11 +177,7 @@ impl Node {
 
     /// Deletes everything that the stopped node stored, as a replaced disk would.
     pub fn wipe(&self) {
-        assert!(
-            self.process.is_none(),
-            "{} must not run while it is wiped",
-            self.name
-        );
+        assert!(self.process.is_none(), "{} must not run while it is wiped", self.name);
         if let Err(error) = fs::remove_dir_all(self.data_dir()) {
             assert_eq!(error.kind(), io::ErrorKind::NotFound, "wiping: {error}");
         }

@@ -45,10 +45,13 @@ impl Claim {
     }
 
     fn nth(&self, offset: usize) -> u16 {
-        assert!(
-            offset < usize::from(CLAIM),
-            "a test cluster has at most seven nodes"
-        );
+        assert!(offset < usize::from(CLAIM), "a test cluster has at most seven nodes");
         self.base + offset as u16
+    }
+}
+
+impl Default for Claim {
+    fn default() -> Self {
+        Claim::new()
     }
 }

@@ -22,6 +22,13 @@ fn environment_folder() -> PathBuf {
     }
 }
 
+/// The Python that `make setup` laid out.
+fn python() -> Command {
+    let mut command = Command::new(environment_folder().join("python/bin/python"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
 /// A client program and its arguments, not yet running.
 pub struct Program {
     name: String,
@@ -44,13 +51,29 @@ impl Program {
         program.env("NODE_PATH", &modules.to_string_lossy())
     }
 
+    /// Runs a module of Python unit tests of `clients/python`, which must all pass.
+    pub fn unittest(module: &str) {
+        let status = python()
+            .args(["-m", "unittest", "-q", module])
+            .current_dir(clients_folder().join("python"))
+            .status()
+            .expect("python can be run; `make setup` installs it");
+        assert!(status.success(), "{module}: {status}");
+    }
+
+    /// Runs Python text as if it were pasted at a prompt; gives back what it printed.
+    pub fn paste(text: &str) -> String {
+        let output = python().args(["-c", text]).output().expect("python can be run; `make setup` installs it");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}\n{printed}{errors}");
+        printed
+    }
+
     fn new(file: &str, interpreter: &Path, folder: &Path) -> Program {
         let mut command = Command::new(interpreter);
         command.current_dir(folder).arg(folder.join(file));
-        Program {
-            name: file.to_owned(),
-            command,
-        }
+        Program { name: file.to_owned(), command }
     }
 
     fn env(mut self, name: &str, value: &str) -> Program {
@@ -66,21 +89,10 @@ impl Program {
 
     /// Starts the program beside the test.
     pub fn start(mut self) -> Running {
-        let child = self
-            .command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!(
-                    "{} cannot be run: {error}; `make setup` installs what it needs",
-                    self.name
-                )
-            });
-        Running {
-            name: self.name,
-            child,
-        }
+        let child = self.command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| {
+            panic!("{} cannot be run: {error}; `make setup` installs what it needs", self.name)
+        });
+        Running { name: self.name, child }
     }
 
     /// Runs the program to its end; its verdict must be a pass.
@@ -105,8 +117,7 @@ impl Running {
     pub fn pass(mut self) -> Verdict {
         let mut text = String::new();
         if let Some(mut out) = self.child.stdout.take() {
-            out.read_to_string(&mut text)
-                .expect("a program prints text");
+            out.read_to_string(&mut text).expect("a program prints text");
         }
         let status = self.child.wait().expect("a child can be waited for");
         let line = text.lines().last().unwrap_or_default();

@@ -1,0 +1,103 @@
+#!/bin/bash
+# Throughput, latency and cost of one Warren node and of three, each case repeated, the median printed.
+#   bench.sh PATH/TO/warren
+# BENCH_SECONDS (10) and BENCH_ROUNDS (3) set length and repetitions; BENCH_CASES picks among "small large many".
+# PEERS_SH=path/to/peers.sh BENCH_PEERS="rabbit1 rabbit3" measures other brokers in the same run, one at a time.
+set -euo pipefail
+warren=${1:?usage: bench.sh PATH/TO/warren}
+here=$(cd "$(dirname "$0")" && pwd)
+seconds=${BENCH_SECONDS:-10}
+rounds=${BENCH_ROUNDS:-3}
+cases=${BENCH_CASES:-small large many}
+work=$(mktemp -d "${TMPDIR:-/tmp}/warren-bench-XXXXXX")
+running=()
+
+clean() {
+  for pid in "${running[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
+  for pid in "${running[@]}"; do wait "$pid" 2>/dev/null || true; done
+  running=()
+}
+trap 'clean; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+options_of() {
+  case $1 in
+    small) echo "--size 12 --producers 1 --consumers 1 --queues 1" ;;
+    large) echo "--size 1024 --producers 1 --consumers 1 --queues 1" ;;
+    many) echo "--size 12 --producers 4 --consumers 4 --queues 10" ;;
+    *) echo "bench: unknown case $1" >&2; exit 64 ;;
+  esac
+}
+
+# measure TARGET URIS PIDS: every case, the run with the median consumed rate as one line
+measure() {
+  local target=$1 uris=$2 pids=$3 case round
+  for case in $cases; do
+    for round in $(seq "$rounds"); do
+      # shellcheck disable=SC2046 # options are words
+      "$warren" perf amqp091 --json --quiet --window 1000 --prefetch 1000 --duration "$seconds" --uri "$uris" \
+        --pids "$pids" $(options_of "$case") >"$work/$round.json"
+    done
+    python3 - "$target" "$case" "$work"/[0-9]*.json <<'END'
+import json, sys
+
+target, case, *files = sys.argv[1:]
+runs = [json.load(open(file)) for file in files]
+if any(run["errors"] or run["nacked"] for run in runs):
+    print(f"{target} {case}: errors in a run: {[run['errors'] for run in runs]}", file=sys.stderr)
+run = sorted(runs, key=lambda run: run["consumed_per_second"])[len(runs) // 2]
+confirm, cpu = run.get("confirm_us") or {}, sum(p["cpu_seconds"] for p in run["watched"])
+resident = max((p["resident_bytes"] for p in run["watched"]), default=0) / 1e6
+ms = lambda name: f"{confirm[name] / 1000:.2f}" if name in confirm else "-"
+print(f"{target:<10} {case:<6} {run['consumed_per_second']:>10.0f} {run['confirmed_per_second']:>10.0f} "
+      f"{ms('p50'):>9} {ms('p99'):>9} {cpu:>8.2f} {resident:>9.0f}", flush=True)
+END
+    rm -f "$work"/[0-9]*.json
+  done
+}
+
+# warren_nodes COUNT: nodes on ports of their own, data in the work folder; sets $uris and $pids
+warren_nodes() {
+  local count=$1 folder=$work/warren$1 i j
+  mkdir -p "$folder/data"
+  (umask 077 && echo "bench-$RANDOM$RANDOM" >"$folder/data/.erlang.cookie")
+  uris="" pids=""
+  for i in $(seq "$count"); do
+    {
+      echo "listeners.tcp.1 = 127.0.0.1:$((15680 + i))"
+      echo "peer.ip = 127.0.0.1"
+      echo "peer.port = $((15690 + i))"
+      echo "cluster_formation.peer_discovery_backend = classic_config"
+      for j in $(seq "$count"); do echo "cluster_formation.classic_config.nodes.$j = b$j@localhost:$((15690 + j))"; done
+    } >"$folder/b$i.conf"
+    env -u WARREN_DATA_DIR "$warren" server --config "$folder/b$i.conf" --data-dir "$folder/data" --node "b$i@localhost" \
+      >"$folder/b$i.log" 2>&1 </dev/null &
+    running+=($!)
+    pids+=${pids:+,}$!
+    uris+=${uris:+,}amqp://guest:guest@127.0.0.1:$((15680 + i))/%2f
+  done
+  for i in $(seq "$count"); do
+    for _ in $(seq 600); do
+      (exec 3<>"/dev/tcp/127.0.0.1/$((15680 + i))") 2>/dev/null && continue 2
+      sleep 0.1
+    done
+    tail -n 20 "$folder/b$i.log" >&2
+    exit 1
+  done
+  sleep 2
+}
+
+echo "persistent messages, window 1000, prefetch 1000; $seconds s a run, median of $rounds; times in ms, memory in MB"
+printf '%-10s %-6s %10s %10s %9s %9s %8s %9s\n' broker case consumed/s confirm/s p50 p99 cpu_s resident
+for count in 1 3; do
+  warren_nodes "$count"
+  measure "warren$count" "$uris" "$pids"
+  clean
+  rm -rf "$work/warren$count"
+done
+for peer in ${BENCH_PEERS:-}; do
+  "${PEERS_SH:?set PEERS_SH to the script that starts peers}" start "$peer" >/dev/null
+  uris=$("$PEERS_SH" url "$peer" | sed -E 's#([^,]+)#amqp://guest:guest@\1/%2f#g')
+  measure "$peer" "$uris" "$("$PEERS_SH" pids "$peer")"
+  "$PEERS_SH" wipe "$peer"
+done

@@ -1,0 +1,113 @@
+//! Ordinary client programs, written for RabbitMQ, against a cluster of three.
+
+use warren_cluster_tests::{Cluster, Program, amqp, rounds};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Runtime::new().expect("a runtime can be started")
+}
+
+#[test]
+fn pika_publishes_and_consumes_through_every_node() {
+    let cluster = Cluster::start(3);
+    Program::python("each_node.py").arg("--ports", cluster.ports()).pass();
+}
+
+#[test]
+fn amqplib_publishes_and_consumes_through_every_node() {
+    let cluster = Cluster::start(3);
+    Program::node("each_node.js").arg("--ports", cluster.ports()).pass();
+}
+
+#[test]
+fn lapin_publishes_and_consumes_through_every_node() {
+    let cluster = Cluster::start(3);
+    runtime().block_on(async {
+        for publisher in cluster.iter() {
+            for consumer in cluster.iter() {
+                let queue = format!("lapin-{}-{}", publisher.amqp_port(), consumer.amqp_port());
+                let (_out_connection, out) = amqp::confirm_channel(publisher).await.unwrap();
+                amqp::declare_quorum(&out, &queue).await.unwrap();
+                let bodies: Vec<Vec<u8>> = (0..100u32).map(|n| n.to_string().into()).collect();
+                for body in &bodies {
+                    let confirmed = amqp::publish(&out, &queue, body, amqp::ANSWER_LIMIT).await;
+                    assert_eq!(confirmed.unwrap(), Some(true));
+                }
+                let (_in_connection, into) = amqp::confirm_channel(consumer).await.unwrap();
+                assert_eq!(amqp::drain(&into, &queue).await.unwrap(), bodies);
+            }
+        }
+    });
+}
+
+#[test]
+fn the_tutorials_of_pika_run() {
+    let cluster = Cluster::start(3);
+    Program::python("tutorials.py").arg("--ports", cluster.ports()).pass();
+}
+
+#[test]
+fn the_tutorials_of_amqplib_run() {
+    let cluster = Cluster::start(3);
+    Program::node("tutorials.js").arg("--ports", cluster.ports()).pass();
+}
+
+#[test]
+fn a_quorum_queue_gives_messages_back_in_order_and_counts_them() {
+    let cluster = Cluster::start(3);
+    Program::python("redelivery.py").arg("--ports", cluster.ports()).pass();
+}
+
+#[test]
+fn what_was_published_without_confirms_before_an_orderly_close_is_there() {
+    let cluster = Cluster::start(3);
+    Program::python("publish_and_leave.py").arg("--ports", cluster.ports()).pass();
+}
+
+#[test]
+fn a_quorum_queue_has_a_member_on_each_node_and_its_leader_where_it_was_declared() {
+    let cluster = Cluster::start(3);
+    runtime().block_on(async {
+        for (index, node) in cluster.iter().enumerate() {
+            let queue = format!("members-{index}");
+            let (_connection, channel) = amqp::confirm_channel(node).await.unwrap();
+            amqp::declare_quorum(&channel, &queue).await.unwrap();
+            for body in [b"one", b"two"] {
+                let confirmed = amqp::publish(&channel, &queue, body, amqp::ANSWER_LIMIT).await;
+                assert_eq!(confirmed.unwrap(), Some(true));
+            }
+            let again = amqp::declare_quorum(&channel, &queue).await.unwrap();
+            assert_eq!((again.message_count(), again.consumer_count()), (2, 0));
+
+            let rows = node.ctl_rows(&["quorum_status", &queue]).expect("quorum_status answers in JSON");
+            assert_eq!(rows.len(), 3, "{rows:?}");
+            for row in &rows {
+                assert_eq!(row["Membership"], "voter", "{rows:?}");
+                let expected = if row["Node Name"] == node.name() { "leader" } else { "follower" };
+                assert_eq!(row["Raft State"], expected, "{rows:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn bad_input_gets_the_right_error_and_harms_nobody_else() {
+    let cluster = Cluster::start(3);
+    let pid = cluster[0].pid().expect("the node runs");
+    Program::python("bad_input.py").arg("--ports", cluster.ports()).arg("--pid", pid).pass();
+}
+
+#[test]
+fn a_steady_load_keeps_every_rule() {
+    let cluster = Cluster::start(3);
+    let verdict = Program::python("load.py")
+        .arg("--ports", cluster.ports())
+        .arg("--history", cluster.folder().join("history.jsonl").display())
+        .arg("--seconds", 5 * rounds(1))
+        .pass();
+    assert_eq!(verdict.number("duplicates"), 0.0, "nothing failed, so nothing is delivered twice");
+}
+
+#[test]
+fn the_history_checker_finds_each_kind_of_fault() {
+    Program::unittest("test_history");
+}

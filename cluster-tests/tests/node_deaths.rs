@@ -1,0 +1,189 @@
+//! Nodes die and come back under load; what was confirmed stays, once and in order.
+
+use std::time::{Duration, Instant};
+
+use warren_cluster_tests::{Cluster, Program, Running, Stop, amqp, rounds, wait_for};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Runtime::new().expect("a runtime can be started")
+}
+
+/// A load that goes on until [`Load::finish`].
+struct Load {
+    program: Running,
+    stop_file: std::path::PathBuf,
+}
+
+impl Load {
+    /// Starts publishers and consumers on a queue of that name and waits until messages flow.
+    fn start(cluster: &Cluster, queue: &str) -> Load {
+        let history = cluster.folder().join(format!("{queue}.jsonl"));
+        let stop_file = cluster.folder().join(format!("{queue}.stop"));
+        let program = Program::python("load.py")
+            .arg("--ports", cluster.ports())
+            .arg("--history", history.display())
+            .arg("--stop-file", stop_file.display())
+            .arg("--queue", queue)
+            .arg("--seconds", 600)
+            .arg("--limit", 900)
+            .arg("--rate", 300)
+            .arg("--drain", 90)
+            .start();
+        wait_for("the first confirms", Duration::from_secs(30), || {
+            let size = std::fs::metadata(&history).map(|file| file.len());
+            size.is_ok_and(|bytes| bytes > 50_000).then_some(())
+        });
+        Load { program, stop_file }
+    }
+
+    /// Stops publishing, lets the queue drain, and checks the history.
+    fn finish(self) -> warren_cluster_tests::Verdict {
+        std::fs::write(&self.stop_file, b"").expect("a file can be written");
+        self.program.pass()
+    }
+}
+
+fn leader(cluster: &Cluster, queue: &str) -> usize {
+    wait_for("the queue to have a leader", Duration::from_secs(30), || cluster.leader_of(queue))
+}
+
+#[test]
+fn killing_the_leader_again_and_again_loses_no_confirmed_message() {
+    let mut cluster = Cluster::start(3);
+    let load = Load::start(&cluster, "leader-kills");
+    for _ in 0..rounds(4) {
+        let victim = leader(&cluster, "leader-kills");
+        cluster[victim].stop(Stop::Kill);
+        std::thread::sleep(Duration::from_secs(1));
+        cluster.restart(victim);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let verdict = load.finish();
+    assert!(verdict.number("confirmed") > 1_000.0);
+}
+
+#[test]
+fn killing_each_node_in_turn_loses_no_confirmed_message() {
+    let mut cluster = Cluster::start(3);
+    let load = Load::start(&cluster, "each-in-turn");
+    for victim in (0..3).cycle().take(rounds(3)) {
+        cluster[victim].stop(Stop::Kill);
+        std::thread::sleep(Duration::from_secs(2));
+        cluster.restart(victim);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    load.finish();
+}
+
+#[test]
+fn killing_all_nodes_at_once_loses_no_confirmed_message() {
+    let mut cluster = Cluster::start(3);
+    let load = Load::start(&cluster, "all-at-once");
+    for _ in 0..rounds(2) {
+        std::thread::sleep(Duration::from_secs(2));
+        cluster.kill_all();
+        cluster.start_all();
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    load.finish();
+}
+
+#[test]
+fn orderly_restarts_under_load_lose_nothing_either() {
+    let mut cluster = Cluster::start(3);
+    let load = Load::start(&cluster, "rolling");
+    for victim in 0..3 {
+        let status = cluster[victim].stop(Stop::Terminate);
+        assert!(status.success(), "an orderly stop ended with {status}");
+        cluster.restart(victim);
+    }
+    load.finish();
+}
+
+#[test]
+fn without_a_majority_nothing_is_confirmed_and_on_its_return_everything_once() {
+    let mut cluster = Cluster::start(3);
+    let queue = "majority-down";
+    let runtime = runtime();
+    let (_connection, known) = runtime.block_on(async {
+        let (connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        amqp::declare_quorum(&channel, queue).await.unwrap();
+        let confirmed = amqp::publish(&channel, queue, b"before", amqp::ANSWER_LIMIT).await;
+        assert_eq!(confirmed.unwrap(), Some(true));
+        (connection, channel)
+    });
+    cluster[1].stop(Stop::Kill);
+    cluster[2].stop(Stop::Kill);
+
+    let answer = runtime.block_on(amqp::answer(&known, queue, b"pending"));
+    let mut pending = Box::pin(answer.unwrap());
+    runtime.block_on(async {
+        // who has published before stays pending: neither confirmed nor refused
+        let early = tokio::time::timeout(Duration::from_secs(10), &mut pending).await;
+        assert!(early.is_err(), "answered without a majority: {early:?}");
+
+        // a newcomer is refused after five seconds
+        let (_connection, newcomer) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        let started = Instant::now();
+        let refused = amqp::publish(&newcomer, queue, b"refused", Duration::from_secs(20)).await;
+        assert_eq!(refused.unwrap(), Some(false), "a newcomer's publish is refused");
+        let took = started.elapsed();
+        assert!((Duration::from_secs(4)..Duration::from_secs(10)).contains(&took), "refused after {took:?}");
+
+        // a declaration ends in an error, in bounded time
+        let (_connection, declarer) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        let declared =
+            tokio::time::timeout(Duration::from_secs(45), amqp::declare_quorum(&declarer, "cannot-be-declared"));
+        let outcome = declared.await.expect("a declaration without a majority is answered");
+        assert!(outcome.is_err(), "declared without a majority: {outcome:?}");
+    });
+
+    cluster.start_all();
+    runtime.block_on(async {
+        let answer = tokio::time::timeout(Duration::from_secs(30), pending)
+            .await
+            .expect("the pending publish is answered when the majority is back");
+        assert!(answer.unwrap().is_ack(), "the pending publish is confirmed");
+        let (_connection, reader) = amqp::confirm_channel(&cluster[1]).await.unwrap();
+        let bodies = amqp::drain(&reader, queue).await.unwrap();
+        assert_eq!(bodies, [b"before".to_vec(), b"pending".to_vec()]);
+    });
+}
+
+#[test]
+fn a_node_whose_disk_was_replaced_joins_again_and_then_carries_the_cluster() {
+    let mut cluster = Cluster::start(3);
+    let queue = "wiped";
+    let runtime = runtime();
+    runtime.block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        amqp::declare_quorum(&channel, queue).await.unwrap();
+        for n in 0..200u32 {
+            let body = n.to_string();
+            let confirmed = amqp::publish(&channel, queue, body.as_bytes(), amqp::ANSWER_LIMIT);
+            assert_eq!(confirmed.await.unwrap(), Some(true));
+        }
+    });
+    cluster[2].stop(Stop::Kill);
+    cluster[2].wipe();
+    cluster.restart(2);
+
+    // once it is a voter that has caught up again, another node may die
+    wait_for("three voters", Duration::from_secs(60), || {
+        let rows = cluster[0].ctl_rows(&["quorum_status", queue])?;
+        let voters = rows.iter().filter(|row| row["Membership"] == "voter");
+        let applied = |row: &serde_json::Value| {
+            let text = row["Last Applied"].to_string();
+            text.trim_matches('"').parse::<u64>().unwrap_or_default() > 0
+        };
+        (voters.count() == 3 && rows.len() == 3 && rows.iter().all(applied)).then_some(())
+    });
+    cluster[0].stop(Stop::Kill);
+    runtime.block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[2]).await.unwrap();
+        let confirmed = amqp::publish(&channel, queue, b"after", Duration::from_secs(30)).await;
+        assert_eq!(confirmed.unwrap(), Some(true));
+        let bodies = amqp::drain(&channel, queue).await.unwrap();
+        assert_eq!(bodies.len(), 201);
+    });
+}
