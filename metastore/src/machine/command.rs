@@ -58,9 +58,7 @@ impl Write {
 
     /// The command's encoding. Without a request, a repeat of it is applied again.
     pub fn encode(&self, request: Option<&Request>, out: &mut impl BufMut) {
-        let body = wire::Body::Write(wire::Ops {
-            ops: encode::ops(&self.ops),
-        });
+        let body = wire::Body::Write(wire::Ops { ops: encode::ops(&self.ops) });
         command(request, body, out);
     }
 
@@ -94,23 +92,12 @@ pub fn encode_noop(request: Option<&Request>, out: &mut impl BufMut) {
 }
 
 fn request_ids(ids: &[RequestId]) -> wire::RequestIds {
-    wire::RequestIds {
-        ids: ids
-            .iter()
-            .map(|id| wire::RequestId {
-                origin: id.origin,
-                seq: id.seq,
-            })
-            .collect(),
-    }
+    wire::RequestIds { ids: ids.iter().map(|id| wire::RequestId { origin: id.origin, seq: id.seq }).collect() }
 }
 
 fn command(request: Option<&Request>, body: wire::Body, out: &mut impl BufMut) {
     let command = wire::Command {
-        request: request.map(|r| wire::RequestId {
-            origin: r.id.origin,
-            seq: r.id.seq,
-        }),
+        request: request.map(|r| wire::RequestId { origin: r.id.origin, seq: r.id.seq }),
         deadline_ms: request.map_or(0, |r| r.deadline_ms),
         acked_below: request.map_or(0, |r| r.acked_below),
         body: Some(body),

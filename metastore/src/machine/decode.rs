@@ -5,8 +5,8 @@ use warren_proto::ids::Reference;
 
 use super::wire;
 use crate::tree::{
-    AbortCode, Comparison, Component, Condition, Guard, KeepWhile, MAX_DEPTH, MAX_OPS, MAX_WATCHES,
-    MetaError, NodeInfo, Op, OpResult, Path, Pattern, Payload, Properties, Step, Watch,
+    AbortCode, Comparison, Component, Condition, Guard, KeepWhile, MAX_DEPTH, MAX_OPS, MAX_WATCHES, MetaError,
+    NodeInfo, Op, OpResult, Path, Pattern, Payload, Properties, Step, Watch,
 };
 
 /// The operations of one command; `budget` bounds how many, those in branches included.
@@ -45,16 +45,12 @@ fn op(stored: wire::Op, budget: &mut usize) -> Option<Op> {
             element: remove.element.into(),
             delete_if_empty: remove.delete_if_empty,
         },
-        wire::OpKind::CounterAdd(add) => Op::CounterAdd {
-            path: Path::decode(&add.path)?,
-            delta: add.delta,
-            initial: add.initial,
-        },
-        wire::OpKind::If(branch) => Op::If(
-            guard(branch.guard?)?,
-            list_of_ops(branch.then, budget)?,
-            list_of_ops(branch.otherwise, budget)?,
-        ),
+        wire::OpKind::CounterAdd(add) => {
+            Op::CounterAdd { path: Path::decode(&add.path)?, delta: add.delta, initial: add.initial }
+        }
+        wire::OpKind::If(branch) => {
+            Op::If(guard(branch.guard?)?, list_of_ops(branch.then, budget)?, list_of_ops(branch.otherwise, budget)?)
+        }
         wire::OpKind::Abort(code) => Op::Abort(AbortCode::from_number(code)),
     })
 }
@@ -68,13 +64,7 @@ fn optional<S, T>(stored: Option<S>, decode: impl FnOnce(S) -> Option<T>) -> Opt
 }
 
 fn guard(stored: wire::Guard) -> Option<Guard> {
-    let list = |guards: wire::Guards| {
-        guards
-            .list
-            .into_iter()
-            .map(guard)
-            .collect::<Option<Vec<_>>>()
-    };
+    let list = |guards: wire::Guards| guards.list.into_iter().map(guard).collect::<Option<Vec<_>>>();
     Some(match stored.kind? {
         wire::GuardKind::Exists(pattern) => Guard::Exists(self::pattern(pattern)?),
         wire::GuardKind::Absent(pattern) => Guard::Absent(self::pattern(pattern)?),
@@ -82,9 +72,7 @@ fn guard(stored: wire::Guard) -> Option<Guard> {
             let (cmp, n) = compare(count.compare?)?;
             Guard::Count(self::pattern(count.pattern?)?, cmp, n)
         }
-        wire::GuardKind::Test(test) => {
-            Guard::Test(Path::decode(&test.path)?, condition(test.condition?)?)
-        }
+        wire::GuardKind::Test(test) => Guard::Test(Path::decode(&test.path)?, condition(test.condition?)?),
         wire::GuardKind::Not(inner) => Guard::Not(Box::new(guard(*inner)?)),
         wire::GuardKind::All(guards) => Guard::All(list(guards)?),
         wire::GuardKind::Any(guards) => Guard::Any(list(guards)?),
@@ -96,36 +84,19 @@ fn pattern(stored: wire::Pattern) -> Option<Pattern> {
     for step in stored.steps {
         match step.kind? {
             wire::StepKind::Literals(path) => {
-                steps.extend(
-                    Path::decode(&path)?
-                        .components()
-                        .iter()
-                        .cloned()
-                        .map(Step::Literal),
-                );
+                steps.extend(Path::decode(&path)?.components().iter().cloned().map(Step::Literal));
             }
-            wire::StepKind::Where(condition) => {
-                steps.push(Step::Where(self::condition(condition)?))
-            }
+            wire::StepKind::Where(condition) => steps.push(Step::Where(self::condition(condition)?)),
             wire::StepKind::AnyDepth(_) => steps.push(Step::AnyDepth),
         }
     }
     // With a second `**` a node could be found twice, and the cost would be that of all pairs.
-    let sweeps = steps
-        .iter()
-        .filter(|step| matches!(step, Step::AnyDepth))
-        .count();
+    let sweeps = steps.iter().filter(|step| matches!(step, Step::AnyDepth)).count();
     (steps.len() <= MAX_DEPTH && sweeps <= 1).then(|| Pattern::new(steps))
 }
 
 fn condition(stored: wire::Condition) -> Option<Condition> {
-    let list = |conditions: wire::Conditions| {
-        conditions
-            .list
-            .into_iter()
-            .map(condition)
-            .collect::<Option<Vec<_>>>()
-    };
+    let list = |conditions: wire::Conditions| conditions.list.into_iter().map(condition).collect::<Option<Vec<_>>>();
     Some(match stored.kind? {
         wire::ConditionKind::Is(component) => {
             let mut rest = &component[..];
@@ -186,12 +157,8 @@ fn watches(stored: wire::KeepWhile) -> Option<Vec<Watch>> {
     if stored.watches.len() > MAX_WATCHES {
         return None;
     }
-    let watch = |watch: wire::Watch| {
-        Some(Watch {
-            pattern: pattern(watch.pattern?)?,
-            condition: condition(watch.condition?)?,
-        })
-    };
+    let watch =
+        |watch: wire::Watch| Some(Watch { pattern: pattern(watch.pattern?)?, condition: condition(watch.condition?)? });
     stored.watches.into_iter().map(watch).collect()
 }
 
@@ -208,24 +175,14 @@ fn node_at(stored: wire::NodeAt) -> Option<(Path, NodeInfo)> {
         mod_revision: Reference(stored.mod_revision),
     };
     let payload = optional(stored.payload, payload)?;
-    Some((
-        Path::decode(&stored.path)?,
-        NodeInfo {
-            payload,
-            properties,
-        },
-    ))
+    Some((Path::decode(&stored.path)?, NodeInfo { payload, properties }))
 }
 
 fn result(stored: wire::OpResult) -> Option<OpResult> {
     Some(match stored.kind? {
-        wire::OpResultKind::Nodes(nodes) => OpResult::Nodes(
-            nodes
-                .nodes
-                .into_iter()
-                .map(node_at)
-                .collect::<Option<_>>()?,
-        ),
+        wire::OpResultKind::Nodes(nodes) => {
+            OpResult::Nodes(nodes.nodes.into_iter().map(node_at).collect::<Option<_>>()?)
+        }
         wire::OpResultKind::Count(n) => OpResult::Count(n),
         wire::OpResultKind::PutCreated(created) => OpResult::Put { created },
         wire::OpResultKind::SetChanged(changed) => OpResult::Set { changed },
@@ -240,18 +197,10 @@ fn error(stored: wire::Error) -> Option<MetaError> {
         1 => MetaError::NodeNotFound { path: node?.0 },
         2 => {
             let (path, node) = node?;
-            MetaError::MismatchingNode {
-                path,
-                node: Box::new(node),
-            }
+            MetaError::MismatchingNode { path, node: Box::new(node) }
         }
-        3 => MetaError::KeepWhileConditionsNotMet {
-            path: node?.0,
-            watch: number,
-        },
-        4 => MetaError::Aborted {
-            code: AbortCode::from_number(number),
-        },
+        3 => MetaError::KeepWhileConditionsNotMet { path: node?.0, watch: number },
+        4 => MetaError::Aborted { code: AbortCode::from_number(number) },
         5 => MetaError::PayloadTooLarge,
         6 => MetaError::TxnTooLarge,
         7 => MetaError::InvalidPath,
@@ -265,10 +214,6 @@ fn error(stored: wire::Error) -> Option<MetaError> {
 pub(crate) fn reply(stored: wire::Reply) -> Option<Result<Vec<OpResult>, MetaError>> {
     Some(match stored.error {
         Some(why) => Err(error(why)?),
-        None => Ok(stored
-            .results
-            .into_iter()
-            .map(result)
-            .collect::<Option<Vec<_>>>()?),
+        None => Ok(stored.results.into_iter().map(result).collect::<Option<Vec<_>>>()?),
     })
 }

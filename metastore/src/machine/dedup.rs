@@ -51,20 +51,13 @@ impl Dedups {
     /// Forgets the origin's requests below `seq`.
     pub(crate) fn remove_below(&mut self, origin: u64, seq: u64) {
         let first = RequestId { origin, seq: 0 };
-        let done: Vec<RequestId> = self
-            .replies
-            .range(first..RequestId { origin, seq })
-            .map(|(id, _)| *id)
-            .collect();
+        let done: Vec<RequestId> = self.replies.range(first..RequestId { origin, seq }).map(|(id, _)| *id).collect();
         done.iter().for_each(|id| self.remove(id));
     }
 
     /// Requests whose callers had given up at `now_ms`, earliest first.
     pub(crate) fn expired(&self, now_ms: u64) -> impl Iterator<Item = RequestId> {
-        self.by_deadline
-            .iter()
-            .take_while(move |(deadline, _)| *deadline < now_ms)
-            .map(|(_, id)| *id)
+        self.by_deadline.iter().take_while(move |(deadline, _)| *deadline < now_ms).map(|(_, id)| *id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&RequestId, &Remembered)> {
@@ -76,8 +69,7 @@ impl Dedups {
     }
 
     pub(crate) fn check_invariants(&self) -> Result<(), String> {
-        let indexed =
-            |(id, r): (&RequestId, &Remembered)| self.by_deadline.contains(&(r.deadline_ms, *id));
+        let indexed = |(id, r): (&RequestId, &Remembered)| self.by_deadline.contains(&(r.deadline_ms, *id));
         if self.replies.len() != self.by_deadline.len() || !self.replies.iter().all(indexed) {
             return Err("remembered replies and their deadlines differ".into());
         }

@@ -2,28 +2,18 @@
 
 use super::wire;
 use crate::tree::{
-    Comparison, Condition, Guard, KeepWhile, MetaError, NodeInfo, Op, OpResult, Path, Pattern,
-    Payload, Step, Watch,
+    Comparison, Condition, Guard, KeepWhile, MetaError, NodeInfo, Op, OpResult, Path, Pattern, Payload, Step, Watch,
 };
 
 pub(crate) fn ops(ops: &[Op]) -> Vec<wire::Op> {
-    ops.iter()
-        .map(|op| wire::Op {
-            kind: Some(op_kind(op)),
-        })
-        .collect()
+    ops.iter().map(|op| wire::Op { kind: Some(op_kind(op)) }).collect()
 }
 
 fn op_kind(op: &Op) -> wire::OpKind {
     match op {
         Op::Get(pattern) => wire::OpKind::Get(self::pattern(pattern)),
         Op::Count(pattern) => wire::OpKind::Count(self::pattern(pattern)),
-        Op::Put {
-            path,
-            condition,
-            payload,
-            keep_while,
-        } => wire::OpKind::Put(wire::Put {
+        Op::Put { path, condition, payload, keep_while } => wire::OpKind::Put(wire::Put {
             path: path.encoded(),
             condition: (*condition != Condition::always()).then(|| self::condition(condition)),
             payload: payload.as_ref().map(self::payload),
@@ -31,52 +21,31 @@ fn op_kind(op: &Op) -> wire::OpKind {
         }),
         Op::Delete(pattern) => wire::OpKind::Delete(self::pattern(pattern)),
         Op::ClearPayload(pattern) => wire::OpKind::ClearPayload(self::pattern(pattern)),
-        Op::SetAdd {
-            path,
-            kind,
-            schema,
-            element,
-            keep_while,
-        } => wire::OpKind::SetAdd(wire::SetAdd {
+        Op::SetAdd { path, kind, schema, element, keep_while } => wire::OpKind::SetAdd(wire::SetAdd {
             path: path.encoded(),
             kind: u32::from(*kind),
             schema: u32::from(*schema),
             element: element.to_vec(),
             keep_while: keep_while.as_deref().map(watches),
         }),
-        Op::SetRemove {
-            path,
-            kind,
-            element,
-            delete_if_empty,
-        } => wire::OpKind::SetRemove(wire::SetRemove {
+        Op::SetRemove { path, kind, element, delete_if_empty } => wire::OpKind::SetRemove(wire::SetRemove {
             path: path.encoded(),
             kind: u32::from(*kind),
             element: element.to_vec(),
             delete_if_empty: *delete_if_empty,
         }),
-        Op::CounterAdd {
-            path,
-            delta,
-            initial,
-        } => wire::OpKind::CounterAdd(wire::CounterAdd {
-            path: path.encoded(),
-            delta: *delta,
-            initial: *initial,
-        }),
-        Op::If(guard, then, otherwise) => wire::OpKind::If(wire::If {
-            guard: Some(self::guard(guard)),
-            then: ops(then),
-            otherwise: ops(otherwise),
-        }),
+        Op::CounterAdd { path, delta, initial } => {
+            wire::OpKind::CounterAdd(wire::CounterAdd { path: path.encoded(), delta: *delta, initial: *initial })
+        }
+        Op::If(guard, then, otherwise) => {
+            wire::OpKind::If(wire::If { guard: Some(self::guard(guard)), then: ops(then), otherwise: ops(otherwise) })
+        }
         Op::Abort(code) => wire::OpKind::Abort(code.number()),
     }
 }
 
 fn guard(guard: &Guard) -> wire::Guard {
-    let list = |list: &[Guard]| wire::Guards {
-        list: list.iter().map(self::guard).collect(),
-    };
+    let list = |list: &[Guard]| wire::Guards { list: list.iter().map(self::guard).collect() };
     let kind = match guard {
         Guard::Exists(pattern) => wire::GuardKind::Exists(self::pattern(pattern)),
         Guard::Absent(pattern) => wire::GuardKind::Absent(self::pattern(pattern)),
@@ -84,10 +53,9 @@ fn guard(guard: &Guard) -> wire::Guard {
             pattern: Some(self::pattern(pattern)),
             compare: Some(compare(*cmp, *n)),
         }),
-        Guard::Test(path, condition) => wire::GuardKind::Test(wire::GuardTest {
-            path: path.encoded(),
-            condition: Some(self::condition(condition)),
-        }),
+        Guard::Test(path, condition) => {
+            wire::GuardKind::Test(wire::GuardTest { path: path.encoded(), condition: Some(self::condition(condition)) })
+        }
         Guard::Not(inner) => wire::GuardKind::Not(Box::new(self::guard(inner))),
         Guard::All(guards) => wire::GuardKind::All(list(guards)),
         Guard::Any(guards) => wire::GuardKind::Any(list(guards)),
@@ -101,9 +69,7 @@ fn pattern(pattern: &Pattern) -> wire::Pattern {
     let flush = |literals: &mut Vec<_>, steps: &mut Vec<wire::Step>| {
         if !literals.is_empty() {
             let path = Path::new(std::mem::take(literals));
-            steps.push(wire::Step {
-                kind: Some(wire::StepKind::Literals(path.encoded())),
-            });
+            steps.push(wire::Step { kind: Some(wire::StepKind::Literals(path.encoded())) });
         }
     };
     for step in pattern.steps() {
@@ -123,9 +89,7 @@ fn pattern(pattern: &Pattern) -> wire::Pattern {
 }
 
 fn condition(condition: &Condition) -> wire::Condition {
-    let list = |list: &[Condition]| wire::Conditions {
-        list: list.iter().map(self::condition).collect(),
-    };
+    let list = |list: &[Condition]| wire::Conditions { list: list.iter().map(self::condition).collect() };
     let kind = match condition {
         Condition::Is(component) => {
             let mut bytes = Vec::new();
@@ -137,15 +101,9 @@ fn condition(condition: &Condition) -> wire::Condition {
         Condition::HasPayload(wanted) => wire::ConditionKind::HasPayload(*wanted),
         Condition::NodeExists(wanted) => wire::ConditionKind::NodeExists(*wanted),
         Condition::PayloadVersion(cmp, n) => wire::ConditionKind::PayloadVersion(compare(*cmp, *n)),
-        Condition::ChildListVersion(cmp, n) => {
-            wire::ConditionKind::ChildListVersion(compare(*cmp, *n))
-        }
-        Condition::ChildListLength(cmp, n) => {
-            wire::ConditionKind::ChildListLength(compare(*cmp, *n))
-        }
-        Condition::CreateRevision(cmp, at) => {
-            wire::ConditionKind::CreateRevision(compare(*cmp, at.0))
-        }
+        Condition::ChildListVersion(cmp, n) => wire::ConditionKind::ChildListVersion(compare(*cmp, *n)),
+        Condition::ChildListLength(cmp, n) => wire::ConditionKind::ChildListLength(compare(*cmp, *n)),
+        Condition::CreateRevision(cmp, at) => wire::ConditionKind::CreateRevision(compare(*cmp, at.0)),
         Condition::ModRevision(cmp, at) => wire::ConditionKind::ModRevision(compare(*cmp, at.0)),
         Condition::Not(inner) => wire::ConditionKind::Not(Box::new(self::condition(inner))),
         Condition::All(conditions) => wire::ConditionKind::All(list(conditions)),
@@ -167,11 +125,7 @@ fn compare(comparison: Comparison, value: u64) -> wire::Compare {
 }
 
 fn payload(payload: &Payload) -> wire::Payload {
-    wire::Payload {
-        kind: u32::from(payload.kind),
-        schema: u32::from(payload.schema),
-        bytes: payload.bytes.to_vec(),
-    }
+    wire::Payload { kind: u32::from(payload.kind), schema: u32::from(payload.schema), bytes: payload.bytes.to_vec() }
 }
 
 fn watches(watches: &[Watch]) -> wire::KeepWhile {
@@ -179,9 +133,7 @@ fn watches(watches: &[Watch]) -> wire::KeepWhile {
         pattern: Some(pattern(&watch.pattern)),
         condition: Some(condition(&watch.condition)),
     };
-    wire::KeepWhile {
-        watches: watches.iter().map(watch).collect(),
-    }
+    wire::KeepWhile { watches: watches.iter().map(watch).collect() }
 }
 
 pub(crate) fn keep_while(keep: &KeepWhile) -> wire::KeepWhile {
@@ -204,10 +156,7 @@ fn node_at(path: &Path, node: Option<&NodeInfo>) -> wire::NodeAt {
 fn result(result: &OpResult) -> wire::OpResult {
     let kind = match result {
         OpResult::Nodes(nodes) => wire::OpResultKind::Nodes(wire::Nodes {
-            nodes: nodes
-                .iter()
-                .map(|(path, node)| node_at(path, Some(node)))
-                .collect(),
+            nodes: nodes.iter().map(|(path, node)| node_at(path, Some(node))).collect(),
         }),
         OpResult::Count(n) => wire::OpResultKind::Count(*n),
         OpResult::Put { created } => wire::OpResultKind::PutCreated(*created),
@@ -221,9 +170,7 @@ fn error(error: &MetaError) -> wire::Error {
     let (code, node, number) = match error {
         MetaError::NodeNotFound { path } => (1, Some(node_at(path, None)), 0),
         MetaError::MismatchingNode { path, node } => (2, Some(node_at(path, Some(node))), 0),
-        MetaError::KeepWhileConditionsNotMet { path, watch } => {
-            (3, Some(node_at(path, None)), *watch)
-        }
+        MetaError::KeepWhileConditionsNotMet { path, watch } => (3, Some(node_at(path, None)), *watch),
         MetaError::Aborted { code } => (4, None, code.number()),
         MetaError::PayloadTooLarge => (5, None, 0),
         MetaError::TxnTooLarge => (6, None, 0),
@@ -237,13 +184,7 @@ fn error(error: &MetaError) -> wire::Error {
 
 pub(crate) fn reply(reply: &Result<Vec<OpResult>, MetaError>) -> wire::Reply {
     match reply {
-        Ok(results) => wire::Reply {
-            results: results.iter().map(result).collect(),
-            error: None,
-        },
-        Err(why) => wire::Reply {
-            results: Vec::new(),
-            error: Some(error(why)),
-        },
+        Ok(results) => wire::Reply { results: results.iter().map(result).collect(), error: None },
+        Err(why) => wire::Reply { results: Vec::new(), error: Some(error(why)) },
     }
 }

@@ -108,51 +108,28 @@ impl Machine {
     /// Carries out one command. Total: whatever the bytes, it answers and does not panic.
     pub fn apply(&mut self, meta: Meta, command: &[u8]) -> Outcome {
         self.applied = meta.reference;
-        let unknown = |request| Outcome {
-            request,
-            reply: Err(MetaError::UnknownCommand),
-            changes: Changes::default(),
-        };
+        let unknown = |request| Outcome { request, reply: Err(MetaError::UnknownCommand), changes: Changes::default() };
         if command.len() > MAX_COMMAND || !Self::VERSIONS.contains(&meta.version) {
             return unknown(None);
         }
         let Ok(command) = wire::Command::decode(command) else {
             return unknown(None);
         };
-        let request = command.request.map(|id| RequestId {
-            origin: id.origin,
-            seq: id.seq,
-        });
+        let request = command.request.map(|id| RequestId { origin: id.origin, seq: id.seq });
         if let Some(id) = request {
-            self.dedups
-                .remove_below(id.origin, command.acked_below.min(id.seq));
+            self.dedups.remove_below(id.origin, command.acked_below.min(id.seq));
             if let Some(remembered) = self.dedups.get(&id) {
-                return Outcome {
-                    request,
-                    reply: remembered.reply.clone(),
-                    changes: Changes::default(),
-                };
+                return Outcome { request, reply: remembered.reply.clone(), changes: Changes::default() };
             }
             // Its dedup may have been dropped: doing it now could be doing it twice.
-            if command.deadline_ms.saturating_add(DEDUP_GRACE_MS) < meta.ts_ms
-                && command.deadline_ms != 0
-            {
-                return Outcome {
-                    request,
-                    reply: Err(MetaError::Expired),
-                    changes: Changes::default(),
-                };
+            if command.deadline_ms.saturating_add(DEDUP_GRACE_MS) < meta.ts_ms && command.deadline_ms != 0 {
+                return Outcome { request, reply: Err(MetaError::Expired), changes: Changes::default() };
             }
         }
         let (reply, changes) = match command.body {
             Some(wire::Body::Write(write)) => self.write(meta.reference, write),
             Some(wire::Body::DedupAck(acked)) => {
-                acked.ids.iter().for_each(|id| {
-                    self.dedups.remove(&RequestId {
-                        origin: id.origin,
-                        seq: id.seq,
-                    })
-                });
+                acked.ids.iter().for_each(|id| self.dedups.remove(&RequestId { origin: id.origin, seq: id.seq }));
                 (Ok(Reply::default()), Changes::default())
             }
             Some(wire::Body::DropDedups(dropped)) => {
@@ -163,29 +140,14 @@ impl Machine {
             None => return unknown(request),
         };
         if let Some(id) = request {
-            let deadline_ms = if command.deadline_ms == 0 {
-                u64::MAX
-            } else {
-                command.deadline_ms
-            };
-            let remembered = Remembered {
-                deadline_ms,
-                reply: reply.clone(),
-            };
+            let deadline_ms = if command.deadline_ms == 0 { u64::MAX } else { command.deadline_ms };
+            let remembered = Remembered { deadline_ms, reply: reply.clone() };
             self.dedups.insert(id, remembered);
         }
-        Outcome {
-            request,
-            reply,
-            changes,
-        }
+        Outcome { request, reply, changes }
     }
 
-    fn write(
-        &mut self,
-        reference: Reference,
-        write: wire::Ops,
-    ) -> (Result<Reply, MetaError>, Changes) {
+    fn write(&mut self, reference: Reference, write: wire::Ops) -> (Result<Reply, MetaError>, Changes) {
         let Some(ops) = decode::ops(write.ops) else {
             return (Err(MetaError::UnknownCommand), Changes::default());
         };
@@ -202,15 +164,8 @@ impl Machine {
 
     fn drop_expired(&mut self, ids: &[wire::RequestId], ts_ms: u64) {
         for id in ids {
-            let id = RequestId {
-                origin: id.origin,
-                seq: id.seq,
-            };
-            if self
-                .dedups
-                .get(&id)
-                .is_some_and(|r| r.deadline_ms.saturating_add(DEDUP_GRACE_MS) < ts_ms)
-            {
+            let id = RequestId { origin: id.origin, seq: id.seq };
+            if self.dedups.get(&id).is_some_and(|r| r.deadline_ms.saturating_add(DEDUP_GRACE_MS) < ts_ms) {
                 self.dedups.remove(&id);
             }
         }
@@ -219,10 +174,7 @@ impl Machine {
     /// Requests whose callers have given up by `now_ms`, at most `limit`: for the leader's tick to propose with
     /// [`encode_drop_dedups`].
     pub fn expired_dedups(&self, now_ms: u64, limit: usize) -> Vec<RequestId> {
-        self.dedups
-            .expired(now_ms.saturating_sub(DEDUP_GRACE_MS))
-            .take(limit)
-            .collect()
+        self.dedups.expired(now_ms.saturating_sub(DEDUP_GRACE_MS)).take(limit).collect()
     }
 
     /// Replies remembered.

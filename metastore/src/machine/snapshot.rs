@@ -95,11 +95,7 @@ fn content(mut input: &[u8]) -> Option<Machine> {
         let (id, remembered) = take_dedup(&mut input)?;
         dedups.insert(id, remembered);
     }
-    input.is_empty().then_some(Machine {
-        tree,
-        dedups,
-        applied,
-    })
+    input.is_empty().then_some(Machine { tree, dedups, applied })
 }
 
 fn put_node(depth: u8, component: Option<&Component>, node: &Node, out: &mut Vec<u8>) {
@@ -112,13 +108,7 @@ fn put_node(depth: u8, component: Option<&Component>, node: &Node, out: &mut Vec
         Keep::Placeholder => PLACEHOLDER,
         Keep::While(_) => KEEP_WHILE,
     };
-    out.put_u8(
-        keep | if node.payload.is_some() {
-            HAS_PAYLOAD
-        } else {
-            0
-        },
-    );
+    out.put_u8(keep | if node.payload.is_some() { HAS_PAYLOAD } else { 0 });
     if let Some(payload) = &node.payload {
         out.put_u16_le(payload.kind);
         out.put_u16_le(payload.schema);
@@ -147,11 +137,7 @@ fn take_tree(input: &mut &[u8], count: u64) -> Option<Node> {
         while path.len() > depth {
             attach_last(&mut path)?;
         }
-        let component = if depth == 0 {
-            None
-        } else {
-            Some(Component::decode(input)?)
-        };
+        let component = if depth == 0 { None } else { Some(Component::decode(input)?) };
         path.push((component, take_node(input)?));
     }
     while path.len() > 1 {
@@ -164,11 +150,7 @@ fn attach_last(path: &mut Vec<(Option<Component>, Node)>) -> Option<()> {
     let (component, node) = path.pop()?;
     let (_, parent) = path.last_mut()?;
     // A second node of that name is not what this format writes.
-    parent
-        .children
-        .insert(component?, Arc::new(node))
-        .is_none()
-        .then_some(())
+    parent.children.insert(component?, Arc::new(node)).is_none().then_some(())
 }
 
 fn take_node(input: &mut &[u8]) -> Option<Node> {
@@ -177,11 +159,7 @@ fn take_node(input: &mut &[u8]) -> Option<Node> {
         let kind = input.try_get_u16_le().ok()?;
         let schema = input.try_get_u16_le().ok()?;
         let bytes = take_bytes(input).filter(|bytes| bytes.len() <= MAX_PAYLOAD)?;
-        Some(Payload {
-            kind,
-            schema,
-            bytes: bytes.into(),
-        })
+        Some(Payload { kind, schema, bytes: bytes.into() })
     } else {
         None
     };
@@ -210,11 +188,7 @@ fn put_dedup(id: &RequestId, remembered: &Remembered, out: &mut Vec<u8>) {
     out.put_u64_le(id.origin);
     out.put_u64_le(id.seq);
     out.put_u64_le(remembered.deadline_ms);
-    let reply = remembered
-        .reply
-        .as_ref()
-        .map(|reply| reply.results.clone())
-        .map_err(Clone::clone);
+    let reply = remembered.reply.as_ref().map(|reply| reply.results.clone()).map_err(Clone::clone);
     put_bytes(&encode::reply(&reply).encode_to_vec(), out);
 }
 

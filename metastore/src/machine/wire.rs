@@ -248,10 +248,7 @@ pub(crate) struct Compare {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Condition {
-    #[prost(
-        oneof = "ConditionKind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
-    )]
+    #[prost(oneof = "ConditionKind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
     pub kind: Option<ConditionKind>,
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use warren_proto::amqp091::{TableError, TableRef};
+
 use super::exchange::present;
 use super::layout::{self, Place};
 use super::stored::Invalid;
 use crate::machine::Write;
-use crate::tree::{
-    AbortCode, Component, Guard, Node, Op, Path, Payload, Tree, Watch, set_elements,
-};
+use crate::tree::{AbortCode, Component, Guard, Node, Op, Path, Payload, Tree, Watch, set_elements};
 
 /// The payload kind of the set of bindings that differ in their arguments only.
 pub(crate) const KIND: u16 = 1;
@@ -68,25 +68,34 @@ impl BindingNode {
         }
     }
 
+    /// The bindings, by arguments.
+    pub(crate) fn list(&self, tree: &Tree) -> Result<Vec<Binding>, Invalid> {
+        match tree.node(&self.path()).and_then(Node::payload) {
+            Some(payload) => Ok(arguments(payload)?.into_iter().map(|table| self.with_arguments(table)).collect()),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Their argument tables; none where they cannot be read.
+    pub(crate) fn arguments(&self, tree: &Tree) -> Vec<Arc<[u8]>> {
+        let payload = tree.node(&self.path()).and_then(Node::payload);
+        payload.and_then(|payload| arguments(payload).ok()).unwrap_or_default()
+    }
+
+    fn path(&self) -> Path {
+        let to_queue = self.destination_kind == DestinationKind::Queue;
+        let key = Component::Name(self.key.clone());
+        layout::bindings_to(&self.vhost, &self.source, to_queue, &self.destination).child(key)
+    }
+
     pub(crate) fn of_place(place: Place<'_>) -> Option<Self> {
-        let Place::Binding {
-            vhost,
-            source,
-            to_queue,
-            destination,
-            key,
-        } = place
-        else {
+        let Place::Binding { vhost, source, to_queue, destination, key } = place else {
             return None;
         };
         Some(BindingNode {
             vhost: vhost.into(),
             source: source.into(),
-            destination_kind: if to_queue {
-                DestinationKind::Queue
-            } else {
-                DestinationKind::Exchange
-            },
+            destination_kind: if to_queue { DestinationKind::Queue } else { DestinationKind::Exchange },
             destination: destination.into(),
             key: key.into(),
         })
@@ -104,6 +113,22 @@ pub(crate) fn arguments(payload: &Payload) -> Result<Vec<Arc<[u8]>>, Invalid> {
 }
 
 impl Binding {
+    /// A binding with its arguments in canonical order. Fails for a table that cannot be read.
+    pub fn new(of: &BindingNode, arguments: &[u8]) -> Result<Self, TableError> {
+        Ok(of.with_arguments(sorted(arguments)?))
+    }
+
+    /// Source, destination and key.
+    pub fn node(&self) -> BindingNode {
+        BindingNode {
+            vhost: self.vhost.clone(),
+            source: self.source.clone(),
+            destination_kind: self.destination_kind,
+            destination: self.destination.clone(),
+            key: self.key.clone(),
+        }
+    }
+
     /// Whether this very binding exists.
     pub fn exists(&self, tree: &Tree) -> Result<bool, Invalid> {
         match tree.node(&self.path()).and_then(Node::payload) {
@@ -151,22 +176,11 @@ impl Binding {
             element: self.arguments.clone(),
             keep_while: Some(vec![Watch::exists(self.destination_path())]),
         }];
-        let (source, destination) = (
-            present(self.source_path()),
-            present(self.destination_path()),
-        );
+        let (source, destination) = (present(self.source_path()), present(self.destination_path()));
         Op::If(
             source,
-            vec![Op::If(
-                destination.clone(),
-                add,
-                abort(AbortCode::NoSuchDestination),
-            )],
-            vec![Op::If(
-                destination,
-                abort(AbortCode::NoSuchExchange),
-                abort(AbortCode::NoSuchSourceAndDestination),
-            )],
+            vec![Op::If(destination.clone(), add, abort(AbortCode::NoSuchDestination))],
+            vec![Op::If(destination, abort(AbortCode::NoSuchExchange), abort(AbortCode::NoSuchSourceAndDestination))],
         )
         .into()
     }
@@ -174,24 +188,14 @@ impl Binding {
     /// Removes the binding; its source goes too if it is auto-delete and this was its last. To remove none is no
     /// error.
     pub fn delete(&self) -> Write {
-        let both = Guard::All(vec![
-            present(self.source_path()),
-            present(self.destination_path()),
-        ]);
+        let both = Guard::All(vec![present(self.source_path()), present(self.destination_path())]);
         let element = self.arguments.clone();
-        let remove = Op::SetRemove {
-            path: self.path(),
-            kind: KIND,
-            element,
-            delete_if_empty: true,
-        };
+        let remove = Op::SetRemove { path: self.path(), kind: KIND, element, delete_if_empty: true };
         Op::If(both, vec![remove], Vec::new()).into()
     }
 
     fn path(&self) -> Path {
-        let to_queue = self.destination_kind == DestinationKind::Queue;
-        let key = Component::Name(self.key.clone());
-        layout::bindings_to(&self.vhost, &self.source, to_queue, &self.destination).child(key)
+        self.node().path()
     }
 
     fn source_path(&self) -> Path {
@@ -206,17 +210,18 @@ impl Binding {
     }
 }
 
+/// The table with its fields in order of their names: the order is no part of a binding's identity.
+fn sorted(arguments: &[u8]) -> Result<Arc<[u8]>, TableError> {
+    Ok(TableRef::new(arguments).to_table()?.sorted().to_bytes()[..].into())
+}
+
 /// Every binding beneath a path.
 fn collect(tree: &Tree, path: &Path, found: &mut Vec<Binding>) -> Result<(), Invalid> {
     fn walk(at: &mut Vec<Component>, node: &Node, found: &mut Vec<Binding>) -> Result<(), Invalid> {
         if let Some(payload) = node.payload()
             && let Some(of) = Place::of(at).and_then(BindingNode::of_place)
         {
-            found.extend(
-                arguments(payload)?
-                    .into_iter()
-                    .map(|arguments| of.with_arguments(arguments)),
-            );
+            found.extend(arguments(payload)?.into_iter().map(|arguments| of.with_arguments(arguments)));
         }
         for (component, child) in node.children() {
             at.push(component.clone());

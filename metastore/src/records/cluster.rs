@@ -28,20 +28,12 @@ impl Record for TextParameter {
     const WHAT: &'static str = "global parameter";
 
     fn encode(&self) -> Payload {
-        stored::encode::<Self>(
-            &Wire {
-                text: self.value.clone(),
-            },
-            &self.unknown,
-        )
+        stored::encode::<Self>(&Wire { text: self.value.clone() }, &self.unknown)
     }
 
     fn decode(payload: &Payload) -> Result<Self, Invalid> {
         let (wire, unknown) = stored::decode::<Self, Wire>(payload, 1)?;
-        Ok(TextParameter {
-            value: wire.text,
-            unknown,
-        })
+        Ok(TextParameter { value: wire.text, unknown })
     }
 }
 
@@ -76,17 +68,8 @@ impl Cluster {
     }
 
     fn put(key: &str, value: &str, condition: Condition) -> Write {
-        let parameter = TextParameter {
-            value: value.to_owned(),
-            unknown: Unknown::default(),
-        };
+        let parameter = TextParameter { value: value.to_owned(), unknown: Unknown::default() };
         let payload = Some(parameter.encode());
-        Op::Put {
-            path: layout::global_parameter(key),
-            condition,
-            payload,
-            keep_while: None,
-        }
-        .into()
+        Op::Put { path: layout::global_parameter(key), condition, payload, keep_while: None }.into()
     }
 }

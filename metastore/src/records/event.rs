@@ -69,9 +69,7 @@ pub enum RecordChange {
 /// bindings, and the bindings before the queues of the vhost. Written but equal records are left out, as are those that
 /// this binary cannot read.
 pub fn record_changes(changes: &Changes) -> impl Iterator<Item = RecordChange> {
-    changes
-        .iter()
-        .filter_map(|(path, change)| record_change(Place::of(path.components())?, change))
+    changes.iter().filter_map(|(path, change)| record_change(Place::of(path.components())?, change))
 }
 
 fn record_change(place: Place<'_>, change: &Change) -> Option<RecordChange> {
@@ -88,24 +86,17 @@ fn record_change(place: Place<'_>, change: &Change) -> Option<RecordChange> {
             let tables = |payload| binding::arguments(payload).unwrap_or_default();
             let old = change.old_payload().map(tables).unwrap_or_default();
             let new = change.new_payload().map(tables).unwrap_or_default();
-            (old != new).then_some(RecordChange::Bindings {
-                of: BindingNode::of_place(place)?,
-                old,
-                new,
-            })
+            (old != new).then_some(RecordChange::Bindings { of: BindingNode::of_place(place)?, old, new })
         }
     }
 }
 
 fn delta<R: Record>(change: &Change) -> Option<Delta<R>> {
-    let record = |node: Option<&crate::tree::NodeInfo>| {
-        node.and_then(|node| R::of_node(node).ok().flatten())
-    };
+    let record = |node: Option<&crate::tree::NodeInfo>| node.and_then(|node| R::of_node(node).ok().flatten());
     let (old, new) = (record(change.old.as_ref()), record(change.new.as_ref()));
     if old.is_none() && new.is_none() {
         return None;
     }
-    let written =
-        |stored: &Option<Stored<R>>| stored.as_ref().map(|s| (s.create_revision, s.mod_revision));
+    let written = |stored: &Option<Stored<R>>| stored.as_ref().map(|s| (s.create_revision, s.mod_revision));
     (written(&old) != written(&new)).then_some(Delta { old, new })
 }

@@ -139,13 +139,7 @@ pub enum DeleteExchange {
 impl Exchange {
     /// A durable exchange without arguments.
     pub fn named(vhost: &str, name: &str, kind: ExchangeKind) -> Self {
-        Exchange {
-            vhost: vhost.into(),
-            name: name.into(),
-            kind,
-            durable: true,
-            ..Exchange::default()
-        }
+        Exchange { vhost: vhost.into(), name: name.into(), kind, durable: true, ..Exchange::default() }
     }
 
     /// The exchange of a name.
@@ -161,40 +155,22 @@ impl Exchange {
     /// Creates the exchange; aborts with `NoSuchVhost`. Read the reply with [`Record::created`].
     pub fn create_or_get(&self) -> Write {
         let no_vhost = vec![Op::Abort(AbortCode::NoSuchVhost)];
-        Op::If(
-            vhost::exists(&self.vhost),
-            vec![self.put_if_absent()],
-            no_vhost,
-        )
-        .into()
+        Op::If(vhost::exists(&self.vhost), vec![self.put_if_absent()], no_vhost).into()
     }
 
     pub(super) fn put_if_absent(&self) -> Op {
         let path = layout::exchange(&self.vhost, &self.name);
         // The node above the bindings exists exactly while there is one; watching it costs the same however many there
         // are. It is beneath the exchange, so it need not exist when the exchange is born.
-        let keep_while = self
-            .auto_delete
-            .then(|| vec![Watch::exists(layout::bindings(&self.vhost, &self.name))]);
-        Op::Put {
-            path,
-            condition: Condition::absent_or_placeholder(),
-            payload: Some(self.encode()),
-            keep_while,
-        }
+        let keep_while = self.auto_delete.then(|| vec![Watch::exists(layout::bindings(&self.vhost, &self.name))]);
+        Op::Put { path, condition: Condition::absent_or_placeholder(), payload: Some(self.encode()), keep_while }
     }
 
     /// Replaces the record if it has not changed since it was read.
     pub fn update(&self, mod_revision: Reference) -> Write {
         let condition = Condition::ModRevision(Comparison::Eq, mod_revision);
         let path = layout::exchange(&self.vhost, &self.name);
-        Op::Put {
-            path,
-            condition,
-            payload: Some(self.encode()),
-            keep_while: None,
-        }
-        .into()
+        Op::Put { path, condition, payload: Some(self.encode()), keep_while: None }.into()
     }
 
     /// Deletes the exchange with the bindings from and to it; aborts with `NoSuchExchange` or `InUse`.
@@ -208,12 +184,7 @@ impl Exchange {
                 vec![Op::If(used, vec![Op::Abort(AbortCode::InUse)], delete)]
             }
         };
-        Op::If(
-            present(path),
-            delete,
-            vec![Op::Abort(AbortCode::NoSuchExchange)],
-        )
-        .into()
+        Op::If(present(path), delete, vec![Op::Abort(AbortCode::NoSuchExchange)]).into()
     }
 }
 

@@ -48,12 +48,7 @@ pub(crate) fn vhost(name: &str) -> Path {
 }
 
 pub(crate) fn permissions(vhost: &str) -> Path {
-    path([
-        word(ROOT),
-        word(VHOSTS),
-        Component::name(vhost),
-        word(USER_PERMISSIONS),
-    ])
+    path([word(ROOT), word(VHOSTS), Component::name(vhost), word(USER_PERMISSIONS)])
 }
 
 pub(crate) fn permission(vhost: &str, user: &str) -> Path {
@@ -61,12 +56,7 @@ pub(crate) fn permission(vhost: &str, user: &str) -> Path {
 }
 
 pub(crate) fn exchanges(vhost: &str) -> Path {
-    path([
-        word(ROOT),
-        word(VHOSTS),
-        Component::name(vhost),
-        word(EXCHANGES),
-    ])
+    path([word(ROOT), word(VHOSTS), Component::name(vhost), word(EXCHANGES)])
 }
 
 pub(crate) fn exchange(vhost: &str, name: &str) -> Path {
@@ -91,12 +81,7 @@ pub(crate) fn bindings_to(vhost: &str, source: &str, to_queue: bool, destination
 }
 
 pub(crate) fn queues(vhost: &str) -> Path {
-    path([
-        word(ROOT),
-        word(VHOSTS),
-        Component::name(vhost),
-        word(QUEUES),
-    ])
+    path([word(ROOT), word(VHOSTS), Component::name(vhost), word(QUEUES)])
 }
 
 pub(crate) fn queue(vhost: &str, name: &str) -> Path {
@@ -120,42 +105,18 @@ pub(crate) fn nodes() -> Path {
 }
 
 pub(crate) fn node(name: &str) -> Path {
-    path([
-        word(ROOT),
-        word(NODES),
-        Component::name(name),
-        word(NODE_METADATA),
-    ])
+    path([word(ROOT), word(NODES), Component::name(name), word(NODE_METADATA)])
 }
 
 /// What lies at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place<'a> {
     Vhost(&'a str),
-    Permission {
-        vhost: &'a str,
-        user: &'a str,
-    },
-    Exchange {
-        vhost: &'a str,
-        name: &'a str,
-    },
-    TopicPermission {
-        vhost: &'a str,
-        exchange: &'a str,
-        user: &'a str,
-    },
-    Binding {
-        vhost: &'a str,
-        source: &'a str,
-        to_queue: bool,
-        destination: &'a str,
-        key: &'a [u8],
-    },
-    Queue {
-        vhost: &'a str,
-        name: &'a str,
-    },
+    Permission { vhost: &'a str, user: &'a str },
+    Exchange { vhost: &'a str, name: &'a str },
+    TopicPermission { vhost: &'a str, exchange: &'a str, user: &'a str },
+    Binding { vhost: &'a str, source: &'a str, to_queue: bool, destination: &'a str, key: &'a [u8] },
+    Queue { vhost: &'a str, name: &'a str },
     User(&'a str),
     GlobalParameter(&'a str),
     Node(&'a str),
@@ -170,20 +131,14 @@ impl<'a> Place<'a> {
             return None;
         }
         Some(match path {
-            [Symbol(_), Name(_)] | [Symbol(_), Name(_), Symbol(_)] => {
-                match (path[0].as_symbol()?, path.len()) {
-                    (VHOSTS, 2) => Place::Vhost(text(&path[1])?),
-                    (USERS, 2) => Place::User(text(&path[1])?),
-                    (RUNTIME_PARAMS, 2) => Place::GlobalParameter(text(&path[1])?),
-                    (NODES, 3) if path[2].as_symbol() == Some(NODE_METADATA) => {
-                        Place::Node(text(&path[1])?)
-                    }
-                    _ => return None,
-                }
-            }
-            [vhosts, vhost, rest @ ..] if vhosts.as_symbol() == Some(VHOSTS) => {
-                Self::in_vhost(text(vhost)?, rest)?
-            }
+            [Symbol(_), Name(_)] | [Symbol(_), Name(_), Symbol(_)] => match (path[0].as_symbol()?, path.len()) {
+                (VHOSTS, 2) => Place::Vhost(text(&path[1])?),
+                (USERS, 2) => Place::User(text(&path[1])?),
+                (RUNTIME_PARAMS, 2) => Place::GlobalParameter(text(&path[1])?),
+                (NODES, 3) if path[2].as_symbol() == Some(NODE_METADATA) => Place::Node(text(&path[1])?),
+                _ => return None,
+            },
+            [vhosts, vhost, rest @ ..] if vhosts.as_symbol() == Some(VHOSTS) => Self::in_vhost(text(vhost)?, rest)?,
             _ => return None,
         })
     }
@@ -198,11 +153,7 @@ impl<'a> Place<'a> {
             (QUEUES, []) => Place::Queue { vhost, name },
             (EXCHANGES, []) => Place::Exchange { vhost, name },
             (EXCHANGES, [below, user]) if below.as_symbol() == Some(USER_PERMISSIONS) => {
-                Place::TopicPermission {
-                    vhost,
-                    exchange: name,
-                    user: text(user)?,
-                }
+                Place::TopicPermission { vhost, exchange: name, user: text(user)? }
             }
             (EXCHANGES, [below, kind, destination, key]) if below.as_symbol() == Some(BINDINGS) => {
                 let to_queue = match kind.as_symbol()? {
@@ -210,13 +161,7 @@ impl<'a> Place<'a> {
                     EXCHANGE => false,
                     _ => return None,
                 };
-                Place::Binding {
-                    vhost,
-                    source: name,
-                    to_queue,
-                    destination: text(destination)?,
-                    key: key.as_name()?,
-                }
+                Place::Binding { vhost, source: name, to_queue, destination: text(destination)?, key: key.as_name()? }
             }
             _ => return None,
         })

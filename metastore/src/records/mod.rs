@@ -30,3 +30,10 @@ pub use stored::{CreateOrGet, Invalid, Record, Stored, Unknown};
 pub use topic_permission::TopicPermission;
 pub use user::{HashingAlgorithm, User};
 pub use vhost::{DEFAULT_EXCHANGES, Vhost};
+
+use crate::tree::{Changes, Tree};
+
+/// All that lies in a vhost, the vhost included, as if one command had just created it.
+pub(crate) fn vhost_content(tree: &Tree, vhost: &str) -> Changes {
+    tree.changes_beneath(&layout::vhost(vhost))
+}

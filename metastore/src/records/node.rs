@@ -80,13 +80,7 @@ impl Node {
     pub fn put(&self) -> Write {
         let path = layout::node(&self.name);
         let payload = Some(self.encode());
-        Op::Put {
-            path,
-            condition: Condition::always(),
-            payload,
-            keep_while: None,
-        }
-        .into()
+        Op::Put { path, condition: Condition::always(), payload, keep_while: None }.into()
     }
 
     /// Removes the node's record with everything kept about it.

@@ -97,11 +97,7 @@ impl Permission {
     }
 
     pub(super) fn put(&self) -> Op {
-        put_kept_by_user(
-            layout::permission(&self.vhost, &self.user),
-            &self.user,
-            self.encode(),
-        )
+        put_kept_by_user(layout::permission(&self.vhost, &self.user), &self.user, self.encode())
     }
 
     /// Removes it. To remove none is no error: the reply's count tells.
@@ -124,10 +120,5 @@ pub(super) fn put_kept_by_user(path: Path, user: &str, payload: Payload) -> Op {
 pub(super) fn guarded(user: &str, vhost: &str, op: Op) -> Write {
     let no_vhost = vec![Op::Abort(AbortCode::NoSuchVhost)];
     let with_user = vec![Op::If(vhost::exists(vhost), vec![op], no_vhost)];
-    Op::If(
-        user::exists(user),
-        with_user,
-        vec![Op::Abort(AbortCode::NoSuchUser)],
-    )
-    .into()
+    Op::If(user::exists(user), with_user, vec![Op::Abort(AbortCode::NoSuchUser)]).into()
 }

@@ -220,25 +220,14 @@ impl Queue {
             payload: Some(self.encode()),
             keep_while: None,
         };
-        Op::If(
-            vhost::exists(&self.vhost),
-            vec![create],
-            vec![Op::Abort(AbortCode::NoSuchVhost)],
-        )
-        .into()
+        Op::If(vhost::exists(&self.vhost), vec![create], vec![Op::Abort(AbortCode::NoSuchVhost)]).into()
     }
 
     /// Replaces the record if it has not changed since it was read.
     pub fn update(&self, mod_revision: Reference) -> Write {
         let condition = Condition::ModRevision(Comparison::Eq, mod_revision);
         let path = layout::queue(&self.vhost, &self.name);
-        Op::Put {
-            path,
-            condition,
-            payload: Some(self.encode()),
-            keep_while: None,
-        }
-        .into()
+        Op::Put { path, condition, payload: Some(self.encode()), keep_while: None }.into()
     }
 
     /// Deletes the incarnation of the queue that `create_revision` names, with the bindings to it. One declared again

@@ -96,19 +96,13 @@ pub(super) fn get<R: Record>(tree: &Tree, path: &Path) -> Result<Option<Stored<R
 }
 
 /// The records of a node's direct children; `below` leads from the child to the record.
-pub(super) fn list<R: Record>(
-    tree: &Tree,
-    path: &Path,
-    below: &[Component],
-) -> Result<Vec<Stored<R>>, Invalid> {
+pub(super) fn list<R: Record>(tree: &Tree, path: &Path, below: &[Component]) -> Result<Vec<Stored<R>>, Invalid> {
     let Some(parent) = tree.node(path) else {
         return Ok(Vec::new());
     };
     let mut records = Vec::new();
     for (_, child) in parent.children() {
-        let node: Option<&Node> = below
-            .iter()
-            .try_fold(child, |node, component| node.child(component));
+        let node: Option<&Node> = below.iter().try_fold(child, |node, component| node.child(component));
         if let Some(node) = node {
             records.extend(R::of_node(&node.info())?);
         }
@@ -120,11 +114,7 @@ pub(super) fn list<R: Record>(
 pub(super) fn encode<R: Record>(known: &impl Message, unknown: &Unknown) -> Payload {
     let mut bytes = known.encode_to_vec();
     bytes.extend_from_slice(&unknown.0);
-    Payload {
-        kind: R::KIND,
-        schema: 1,
-        bytes: bytes.into(),
-    }
+    Payload { kind: R::KIND, schema: 1, bytes: bytes.into() }
 }
 
 /// The fields numbered 1 to `last_known`, and the others as they are.
@@ -142,8 +132,7 @@ pub(super) fn decode<R: Record, M: Message + Default>(
     while rest.has_remaining() {
         let start = rest;
         let (tag, wire_type) = decode_key(&mut rest).map_err(|_| invalid.clone())?;
-        skip_field(wire_type, tag, &mut rest, DecodeContext::default())
-            .map_err(|_| invalid.clone())?;
+        skip_field(wire_type, tag, &mut rest, DecodeContext::default()).map_err(|_| invalid.clone())?;
         if tag > last_known {
             unknown.extend_from_slice(&start[..start.len() - rest.len()]);
         }

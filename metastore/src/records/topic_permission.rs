@@ -72,12 +72,7 @@ impl Record for TopicPermission {
 
 impl TopicPermission {
     /// The topic permission of a user on an exchange.
-    pub fn get(
-        tree: &Tree,
-        vhost: &str,
-        exchange: &str,
-        user: &str,
-    ) -> Result<Option<Stored<Self>>, Invalid> {
+    pub fn get(tree: &Tree, vhost: &str, exchange: &str, user: &str) -> Result<Option<Stored<Self>>, Invalid> {
         stored::get(tree, &layout::topic_permission(vhost, exchange, user))
     }
 
@@ -89,11 +84,7 @@ impl TopicPermission {
     /// Sets it; aborts with `NoSuchUser` or `NoSuchVhost`.
     pub fn set(&self) -> Write {
         let path = layout::topic_permission(&self.vhost, &self.exchange, &self.user);
-        guarded(
-            &self.user,
-            &self.vhost,
-            put_kept_by_user(path, &self.user, self.encode()),
-        )
+        guarded(&self.user, &self.vhost, put_kept_by_user(path, &self.user, self.encode()))
     }
 
     /// Removes it. To remove none is no error.

@@ -98,11 +98,7 @@ impl Record for User {
 impl User {
     /// A user with a password; the salt must be random.
     pub fn with_password(name: &str, password: &[u8], salt: [u8; SALT], tags: Vec<String>) -> Self {
-        let mut user = User {
-            name: name.into(),
-            tags,
-            ..User::default()
-        };
+        let mut user = User { name: name.into(), tags, ..User::default() };
         user.set_password(password, salt);
         user
     }
@@ -123,10 +119,7 @@ impl User {
         }
         let computed = hash(salt, password);
         // Takes as long wherever they differ.
-        let differing = computed
-            .iter()
-            .zip(stored)
-            .fold(0, |bits, (a, b)| bits | (a ^ b));
+        let differing = computed.iter().zip(stored).fold(0, |bits, (a, b)| bits | (a ^ b));
         stored.len() == computed.len() && differing == 0
     }
 
@@ -158,13 +151,7 @@ impl User {
 
     fn put(&self, condition: Condition) -> Write {
         let payload = Some(self.encode());
-        Op::Put {
-            path: layout::user(&self.name),
-            condition,
-            payload,
-            keep_while: None,
-        }
-        .into()
+        Op::Put { path: layout::user(&self.name), condition, payload, keep_while: None }.into()
     }
 
     /// Deletes the user; its permissions in every vhost go with it.
@@ -179,9 +166,5 @@ pub(super) fn exists(name: &str) -> Guard {
 }
 
 fn hash(salt: &[u8], password: &[u8]) -> [u8; 32] {
-    Sha256::new()
-        .chain_update(salt)
-        .chain_update(password)
-        .finalize()
-        .into()
+    Sha256::new().chain_update(salt).chain_update(password).finalize().into()
 }

@@ -103,10 +103,7 @@ impl Record for Vhost {
 impl Vhost {
     /// A vhost with nothing but a name.
     pub fn named(name: &str) -> Self {
-        Vhost {
-            name: name.into(),
-            ..Vhost::default()
-        }
+        Vhost { name: name.into(), ..Vhost::default() }
     }
 
     /// The vhost of a name.
@@ -129,10 +126,7 @@ impl Vhost {
             keep_while: None,
         }];
         ops.extend(DEFAULT_EXCHANGES.iter().map(|(name, kind, internal)| {
-            let exchange = Exchange {
-                internal: *internal,
-                ..Exchange::named(&self.name, name, kind.clone())
-            };
+            let exchange = Exchange { internal: *internal, ..Exchange::named(&self.name, name, kind.clone()) };
             exchange.put_if_absent()
         }));
         if let Some(user) = creator {
@@ -146,13 +140,7 @@ impl Vhost {
     pub fn update(&self, mod_revision: Reference) -> Write {
         let condition = Condition::ModRevision(Comparison::Eq, mod_revision);
         let payload = Some(self.encode());
-        Op::Put {
-            path: layout::vhost(&self.name),
-            condition,
-            payload,
-            keep_while: None,
-        }
-        .into()
+        Op::Put { path: layout::vhost(&self.name), condition, payload, keep_while: None }.into()
     }
 
     /// Deletes the vhost with everything in it, if it has not changed since it was read (and was not protected then).

@@ -89,14 +89,7 @@ impl Changes {
 
     /// The nodes created, or deleted and created again, by the command at `reference`.
     pub fn created(&self, reference: Reference) -> impl Iterator<Item = &Path> {
-        let new_at = move |c: &Change| {
-            c.new
-                .as_ref()
-                .is_some_and(|n| n.properties.create_revision == reference)
-        };
-        self.nodes
-            .iter()
-            .filter(move |(_, change)| new_at(change))
-            .map(|(path, _)| path)
+        let new_at = move |c: &Change| c.new.as_ref().is_some_and(|n| n.properties.create_revision == reference);
+        self.nodes.iter().filter(move |(_, change)| new_at(change)).map(|(path, _)| path)
     }
 }

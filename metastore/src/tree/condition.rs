@@ -75,10 +75,7 @@ impl Condition {
 
     /// "Create, or fill an empty placeholder."
     pub fn absent_or_placeholder() -> Self {
-        Condition::Any(vec![
-            Condition::NodeExists(false),
-            Condition::HasPayload(false),
-        ])
+        Condition::Any(vec![Condition::NodeExists(false), Condition::HasPayload(false)])
     }
 
     /// Whether an existing node meets it.
@@ -128,9 +125,7 @@ impl Condition {
         match self {
             Condition::NodeExists(wanted) => !wanted,
             Condition::Not(inner) => matches!(**inner, Condition::NodeExists(true)),
-            Condition::All(list) => {
-                !list.is_empty() && list.iter().all(Condition::holds_for_absent)
-            }
+            Condition::All(list) => !list.is_empty() && list.iter().all(Condition::holds_for_absent),
             Condition::Any(list) => list.iter().any(Condition::holds_for_absent),
             _ => false,
         }
@@ -189,11 +184,7 @@ mod tests {
             ("", "", true),
             ("", "x", false),
         ] {
-            assert_eq!(
-                glob_matches(glob.as_bytes(), text.as_bytes()),
-                expected,
-                "{glob} {text}"
-            );
+            assert_eq!(glob_matches(glob.as_bytes(), text.as_bytes()), expected, "{glob} {text}");
         }
     }
 

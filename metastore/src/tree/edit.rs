@@ -37,11 +37,7 @@ pub(crate) struct Edit {
 
 impl Edit {
     pub(crate) fn new(tree: &Tree, reference: Reference) -> Self {
-        Edit {
-            tree: tree.clone(),
-            reference,
-            touches: BTreeMap::new(),
-        }
+        Edit { tree: tree.clone(), reference, touches: BTreeMap::new() }
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -55,19 +51,8 @@ impl Edit {
             if !touch.listed {
                 continue;
             }
-            let new = if touch.removed.is_some() {
-                None
-            } else {
-                self.tree.node(&path).map(Node::info)
-            };
-            nodes.insert(
-                path,
-                Change {
-                    old: touch.old,
-                    new,
-                    delete_reason: touch.removed,
-                },
-            );
+            let new = if touch.removed.is_some() { None } else { self.tree.node(&path).map(Node::info) };
+            nodes.insert(path, Change { old: touch.old, new, delete_reason: touch.removed });
         }
         (self.tree, Changes { nodes })
     }
@@ -84,19 +69,13 @@ impl Edit {
         let Some(name) = path.last().filter(|_| path.depth() <= MAX_DEPTH) else {
             return Err(MetaError::InvalidPath);
         };
-        if payload
-            .as_ref()
-            .is_some_and(|payload| payload.bytes.len() > MAX_PAYLOAD)
-        {
+        if payload.as_ref().is_some_and(|payload| payload.bytes.len() > MAX_PAYLOAD) {
             return Err(MetaError::PayloadTooLarge);
         }
         let existing = self.tree.node(path);
         match existing {
             Some(node) if !condition.holds(name, node) => {
-                return Err(MetaError::MismatchingNode {
-                    path: path.clone(),
-                    node: Box::new(node.info()),
-                });
+                return Err(MetaError::MismatchingNode { path: path.clone(), node: Box::new(node.info()) });
             }
             None if !condition.allows_creation() => {
                 return Err(MetaError::NodeNotFound { path: path.clone() });
@@ -106,11 +85,9 @@ impl Edit {
         // A node in the making cannot yet have what is to lie beneath it; filling a placeholder counts as making it.
         let creating = existing.is_none_or(|node| node.payload.is_none());
         for (number, watch) in watches.unwrap_or_default().iter().enumerate() {
-            if !(creating && watch.is_within(path.components())) && !watch.holds(&self.tree) {
-                return Err(MetaError::KeepWhileConditionsNotMet {
-                    path: path.clone(),
-                    watch: number as u32,
-                });
+            let exempt = creating && watch.is_within(path.components());
+            if !exempt && !watch.holds(&self.tree) {
+                return Err(MetaError::KeepWhileConditionsNotMet { path: path.clone(), watch: number as u32 });
             }
         }
         let old = existing.map(Node::info);
@@ -133,20 +110,12 @@ impl Edit {
     pub(crate) fn clear(&mut self, pattern: &Pattern) -> u64 {
         let mut cleared = 0;
         for path in self.matching(pattern) {
-            if self
-                .tree
-                .node(&path)
-                .is_some_and(|node| node.payload.is_some())
-            {
+            if self.tree.node(&path).is_some_and(|node| node.payload.is_some()) {
                 cleared += 1;
                 let mut happened = Vec::new();
                 self.touch(&path).listed = true;
                 self.set_payload(&path, None, &mut happened);
-                if self
-                    .tree
-                    .node(&path)
-                    .is_some_and(Node::is_empty_placeholder)
-                {
+                if self.tree.node(&path).is_some_and(Node::is_empty_placeholder) {
                     self.remove(&path, DeleteReason::KeepWhile, &mut happened);
                 }
                 self.settle(happened);
@@ -159,12 +128,7 @@ impl Edit {
     pub(crate) fn delete(&mut self, pattern: &Pattern) -> u64 {
         let mut targets = self.matching(pattern);
         if targets.first().is_some_and(|path| path.depth() == 0) {
-            targets = self
-                .tree
-                .root()
-                .children()
-                .map(|(c, _)| Path::new(vec![c.clone()]))
-                .collect();
+            targets = self.tree.root().children().map(|(c, _)| Path::new(vec![c.clone()])).collect();
         }
         let mut happened = Vec::new();
         for path in &targets {
@@ -198,10 +162,7 @@ impl Edit {
 
     /// Creates the node and the placeholders on the way to it.
     fn create(&mut self, path: &Path, happened: &mut Vec<Happened>) {
-        let existing = (0..path.depth())
-            .rev()
-            .find(|&n| self.tree.at(&path.components()[..n]).is_some())
-            .unwrap_or(0);
+        let existing = (0..path.depth()).rev().find(|&n| self.tree.at(&path.components()[..n]).is_some()).unwrap_or(0);
         let parent = Path::new(path.components()[..existing].to_vec());
         self.bump_children(&parent);
         happened.push(Happened::Changed(parent));
@@ -222,13 +183,8 @@ impl Edit {
         let mut node = self.tree.root_mut();
         for (depth, component) in path.components().iter().enumerate() {
             if node.children.get(component).is_none() {
-                let keep = if depth + 1 == path.depth() {
-                    Keep::Always
-                } else {
-                    Keep::Placeholder
-                };
-                node.children
-                    .insert(component.clone(), Arc::new(Node::new(self.reference, keep)));
+                let keep = if depth + 1 == path.depth() { Keep::Always } else { Keep::Placeholder };
+                node.children.insert(component.clone(), Arc::new(Node::new(self.reference, keep)));
             }
             let Some(child) = node.children.get_mut(component) else {
                 return;
@@ -238,11 +194,7 @@ impl Edit {
     }
 
     fn set_payload(&mut self, path: &Path, payload: Option<Payload>, happened: &mut Vec<Happened>) {
-        if self
-            .tree
-            .node(path)
-            .is_none_or(|node| node.payload == payload)
-        {
+        if self.tree.node(path).is_none_or(|node| node.payload == payload) {
             return;
         }
         let touch = self.touch(path);
@@ -291,21 +243,12 @@ impl Edit {
             return;
         }
         self.bump_children(&parent);
-        let Some(node) = self
-            .tree
-            .node_mut(&parent)
-            .and_then(|parent| parent.children.remove(component))
-        else {
+        let Some(node) = self.tree.node_mut(&parent).and_then(|parent| parent.children.remove(component)) else {
             return;
         };
         self.forget(path, &node, reason);
         happened.push(Happened::Removed(path.clone()));
-        if parent.depth() > 0
-            && self
-                .tree
-                .node(&parent)
-                .is_some_and(Node::is_empty_placeholder)
-        {
+        if parent.depth() > 0 && self.tree.node(&parent).is_some_and(Node::is_empty_placeholder) {
             self.remove(&parent, DeleteReason::KeepWhile, happened);
         } else {
             happened.push(Happened::Changed(parent));
@@ -347,9 +290,7 @@ impl Edit {
     fn settle(&mut self, mut happened: Vec<Happened>) {
         while !happened.is_empty() {
             let mut affected = BTreeSet::new();
-            happened
-                .drain(..)
-                .for_each(|what| self.tree.index().affected(&what, &mut affected));
+            happened.drain(..).for_each(|what| self.tree.index().affected(&what, &mut affected));
             for watcher in affected {
                 if !self.tree.keeps(&watcher) {
                     self.remove(&watcher, DeleteReason::KeepWhile, &mut happened);
@@ -378,8 +319,6 @@ impl Tree {
 
     /// The node at these components.
     pub(crate) fn at(&self, components: &[Component]) -> Option<&Node> {
-        components
-            .iter()
-            .try_fold(self.root(), |node, component| node.child(component))
+        components.iter().try_fold(self.root(), |node, component| node.child(component))
     }
 }

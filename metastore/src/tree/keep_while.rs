@@ -22,26 +22,17 @@ pub struct Watch {
 impl Watch {
     /// "That node exists."
     pub fn exists(pattern: impl Into<Pattern>) -> Self {
-        Watch {
-            pattern: pattern.into(),
-            condition: Condition::NodeExists(true),
-        }
+        Watch { pattern: pattern.into(), condition: Condition::NodeExists(true) }
     }
 
     pub(crate) fn holds(&self, tree: &Tree) -> bool {
         let (mut any, mut all) = (false, true);
         tree.visit(&self.pattern, &mut |at, node| {
             any = true;
-            all = at
-                .last()
-                .is_some_and(|name| self.condition.holds(name, node));
+            all = at.last().is_some_and(|name| self.condition.holds(name, node));
             all
         });
-        if any {
-            all
-        } else {
-            self.condition.holds_for_absent()
-        }
+        if any { all } else { self.condition.holds_for_absent() }
     }
 
     /// Whether it watches `place` or something beneath it.

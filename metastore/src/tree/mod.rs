@@ -41,10 +41,7 @@ pub struct Tree {
 
 impl Default for Tree {
     fn default() -> Self {
-        Tree {
-            root: Arc::new(Node::new(Reference(0), Keep::Always)),
-            index: WatchIndex::default(),
-        }
+        Tree { root: Arc::new(Node::new(Reference(0), Keep::Always)), index: WatchIndex::default() }
     }
 }
 
@@ -60,11 +57,7 @@ impl Tree {
     }
 
     /// Calls `found` with the place of every node that matches, in path order, until it answers false.
-    pub fn visit<'t>(
-        &'t self,
-        pattern: &Pattern,
-        found: &mut dyn FnMut(&[Component], &'t Node) -> bool,
-    ) {
+    pub fn visit<'t>(&'t self, pattern: &Pattern, found: &mut dyn FnMut(&[Component], &'t Node) -> bool) {
         pattern.visit(&self.root, found);
     }
 
@@ -85,20 +78,24 @@ impl Tree {
     /// the difference.
     pub fn changes_since(&self, old: &Tree) -> Changes {
         let mut changes = Changes::default();
-        diff(
-            &mut Vec::new(),
-            Some(&old.root),
-            Some(&self.root),
-            &mut changes,
-        );
+        diff(&mut Vec::new(), Some(&old.root), Some(&self.root), &mut changes);
+        changes
+    }
+
+    /// A node and all beneath it, as if one command had just created them.
+    pub(crate) fn changes_beneath(&self, path: &Path) -> Changes {
+        let mut changes = Changes::default();
+        let mut at = path.components().to_vec();
+        if let Some((name, up)) = path.components().split_last()
+            && let Some(parent) = self.at(up)
+        {
+            diff(&mut at, None, parent.children.get(name), &mut changes);
+        }
         changes
     }
 
     pub(crate) fn from_root(root: Node) -> Self {
-        let mut tree = Tree {
-            root: Arc::new(root),
-            index: WatchIndex::default(),
-        };
+        let mut tree = Tree { root: Arc::new(root), index: WatchIndex::default() };
         tree.index = tree.rebuilt_index();
         tree
     }
@@ -108,8 +105,7 @@ impl Tree {
             if let Keep::While(keep) = &node.keep {
                 index.add(path, keep);
             }
-            node.children()
-                .for_each(|(component, child)| add(&path.child(component.clone()), child, index));
+            node.children().for_each(|(component, child)| add(&path.child(component.clone()), child, index));
         }
         let mut index = WatchIndex::default();
         add(&Path::new(Vec::new()), &self.root, &mut index);
@@ -137,14 +133,10 @@ impl Tree {
             if path.depth() > 0 && node.is_empty_placeholder() {
                 return Err(format!("{path} is an empty placeholder"));
             }
-            if node.payload_version == 0
-                || node.child_list_version == 0
-                || node.create_revision > node.mod_revision
-            {
+            if node.payload_version == 0 || node.child_list_version == 0 || node.create_revision > node.mod_revision {
                 return Err(format!("{path} has impossible versions"));
             }
-            node.children()
-                .try_for_each(|(component, child)| check(&path.child(component.clone()), child))
+            node.children().try_for_each(|(component, child)| check(&path.child(component.clone()), child))
         }
         check(&Path::new(Vec::new()), &self.root)?;
         if self.index != self.rebuilt_index() {
@@ -154,21 +146,14 @@ impl Tree {
     }
 }
 
-fn diff(
-    at: &mut Vec<Component>,
-    old: Option<&Arc<Node>>,
-    new: Option<&Arc<Node>>,
-    changes: &mut Changes,
-) {
+fn diff(at: &mut Vec<Component>, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>, changes: &mut Changes) {
     if let (Some(old), Some(new)) = (old, new)
         && Arc::ptr_eq(old, new)
     {
         return;
     }
     let same = match (old, new) {
-        (Some(old), Some(new)) => {
-            old.payload == new.payload && old.create_revision == new.create_revision
-        }
+        (Some(old), Some(new)) => old.payload == new.payload && old.create_revision == new.create_revision,
         _ => false,
     };
     if !same && !at.is_empty() {
@@ -179,19 +164,10 @@ fn diff(
         };
         changes.nodes.insert(Path::new(at.clone()), change);
     }
-    let keys = |node: Option<&Arc<Node>>| {
-        node.into_iter()
-            .flat_map(|n| n.children.keys().cloned())
-            .collect::<Vec<_>>()
-    };
-    for component in keys(old)
-        .into_iter()
-        .chain(keys(new))
-        .collect::<BTreeSet<_>>()
-    {
+    let keys = |node: Option<&Arc<Node>>| node.into_iter().flat_map(|n| n.children.keys().cloned()).collect::<Vec<_>>();
+    for component in keys(old).into_iter().chain(keys(new)).collect::<BTreeSet<_>>() {
         at.push(component.clone());
-        let child =
-            |node: Option<&'_ Arc<Node>>| node.and_then(|n| n.children.get(&component)).cloned();
+        let child = |node: Option<&'_ Arc<Node>>| node.and_then(|n| n.children.get(&component)).cloned();
         diff(at, child(old).as_ref(), child(new).as_ref(), changes);
         at.pop();
     }
@@ -199,11 +175,7 @@ fn diff(
 
 /// Words of the schema share one allocation each.
 fn interned(word: &str) -> Arc<str> {
-    static WORDS: LazyLock<BTreeSet<Arc<str>>> = LazyLock::new(|| {
-        crate::records::SCHEMA_WORDS
-            .iter()
-            .map(|word| Arc::from(*word))
-            .collect()
-    });
+    static WORDS: LazyLock<BTreeSet<Arc<str>>> =
+        LazyLock::new(|| crate::records::SCHEMA_WORDS.iter().map(|word| Arc::from(*word)).collect());
     WORDS.get(word).cloned().unwrap_or_else(|| Arc::from(word))
 }

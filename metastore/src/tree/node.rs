@@ -90,9 +90,7 @@ impl Node {
 
     /// Direct children in component order.
     pub fn children(&self) -> impl Iterator<Item = (&Component, &Node)> {
-        self.children
-            .iter()
-            .map(|(component, node)| (component, &**node))
+        self.children.iter().map(|(component, node)| (component, &**node))
     }
 
     /// A direct child.
@@ -113,10 +111,7 @@ impl Node {
 
     /// Payload and properties together.
     pub fn info(&self) -> NodeInfo {
-        NodeInfo {
-            payload: self.payload.clone(),
-            properties: self.properties(),
-        }
+        NodeInfo { payload: self.payload.clone(), properties: self.properties() }
     }
 
     pub(crate) fn is_empty_placeholder(&self) -> bool {

@@ -124,9 +124,7 @@ impl<K: Ord + Clone, V: Clone> OrderedMap<K, V> {
 impl<K: Ord + Clone, V: Clone> FromIterator<(K, V)> for OrderedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut map = OrderedMap::default();
-        entries
-            .into_iter()
-            .for_each(|(key, value)| drop(map.insert(key, value)));
+        entries.into_iter().for_each(|(key, value)| drop(map.insert(key, value)));
         map
     }
 }

@@ -18,9 +18,7 @@ impl Symbol {
     /// The symbol of this word, or `None` where it is not 1 to 64 octets of `a-z`, `0-9` and `_`.
     pub fn new(word: &str) -> Option<Self> {
         let fits = (1..=MAX_SYMBOL).contains(&word.len());
-        let plain = word
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        let plain = word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
         (fits && plain).then(|| Symbol(super::interned(word)))
     }
 
@@ -92,9 +90,7 @@ impl Component {
         let (octets, rest) = input.split_at_checked(len)?;
         *input = rest;
         match tag {
-            0 => Some(Component::Symbol(Symbol::new(
-                std::str::from_utf8(octets).ok()?,
-            )?)),
+            0 => Some(Component::Symbol(Symbol::new(std::str::from_utf8(octets).ok()?)?)),
             1 => Some(Component::name(octets)),
             _ => None,
         }

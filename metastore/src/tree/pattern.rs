@@ -21,13 +21,7 @@ pub struct Pattern(Vec<Step>);
 
 impl From<Path> for Pattern {
     fn from(path: Path) -> Self {
-        Pattern(
-            path.components()
-                .iter()
-                .cloned()
-                .map(Step::Literal)
-                .collect(),
-        )
+        Pattern(path.components().iter().cloned().map(Step::Literal).collect())
     }
 }
 
@@ -88,11 +82,7 @@ impl Pattern {
     }
 
     /// Calls `found` for every matching node beneath `root`, in tree order, until it answers false.
-    pub(crate) fn visit<'t>(
-        &self,
-        root: &'t Node,
-        found: &mut dyn FnMut(&[Component], &'t Node) -> bool,
-    ) {
+    pub(crate) fn visit<'t>(&self, root: &'t Node, found: &mut dyn FnMut(&[Component], &'t Node) -> bool) {
         let mut at = Vec::with_capacity(self.0.len());
         visit(&self.0, root, &mut at, found);
     }
@@ -107,13 +97,12 @@ fn visit<'t>(
     let Some((step, rest)) = steps.split_first() else {
         return found(at, node);
     };
-    let mut enter =
-        |component: &Component, child: &'t Node, steps: &[Step], at: &mut Vec<Component>| {
-            at.push(component.clone());
-            let on = visit(steps, child, at, found);
-            at.pop();
-            on
-        };
+    let mut enter = |component: &Component, child: &'t Node, steps: &[Step], at: &mut Vec<Component>| {
+        at.push(component.clone());
+        let on = visit(steps, child, at, found);
+        at.pop();
+        on
+    };
     match step {
         Step::Literal(component) => match node.child(component) {
             Some(child) => enter(component, child, rest, at),
@@ -129,8 +118,8 @@ fn visit<'t>(
             .all(|(component, child)| enter(component, child, rest, at)),
         // Matches the child itself and, as the same step again, everything beneath it. Two such steps in a row would
         // report a node twice; decoding refuses them.
-        Step::AnyDepth => node.children().all(|(component, child)| {
-            enter(component, child, rest, at) && enter(component, child, steps, at)
-        }),
+        Step::AnyDepth => node
+            .children()
+            .all(|(component, child)| enter(component, child, rest, at) && enter(component, child, steps, at)),
     }
 }

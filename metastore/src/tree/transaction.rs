@@ -123,6 +123,8 @@ pub enum OpResult {
     },
 }
 
+type Elements = BTreeSet<Vec<u8>>;
+
 /// A set as a payload: elements sorted, each once.
 #[derive(Clone, PartialEq, prost::Message)]
 struct StoredSet {
@@ -146,10 +148,7 @@ pub(crate) fn set_elements(payload: &Payload) -> Result<Vec<Vec<u8>>, prost::Dec
 
 /// Does the operations in order. On an error the caller drops the edit.
 pub(crate) fn run(edit: &mut Edit, ops: &[Op]) -> Result<Vec<OpResult>, MetaError> {
-    let mut work = Work {
-        results: Vec::with_capacity(ops.len().min(MAX_OPS)),
-        visited: 0,
-    };
+    let mut work = Work { results: Vec::with_capacity(ops.len().min(MAX_OPS)), visited: 0 };
     work.run(edit, ops)?;
     Ok(work.results)
 }
@@ -164,48 +163,26 @@ impl Work {
         for op in ops {
             let result = match op {
                 Op::If(guard, then, otherwise) => {
-                    let branch = if guard.holds(edit.tree()) {
-                        then
-                    } else {
-                        otherwise
-                    };
+                    let branch = if guard.holds(edit.tree()) { then } else { otherwise };
                     self.run(edit, branch)?;
                     continue;
                 }
                 Op::Abort(code) => return Err(MetaError::Aborted { code: *code }),
                 Op::Get(pattern) => self.get(edit.tree(), pattern)?,
                 Op::Count(pattern) => OpResult::Count(count(edit.tree(), pattern)),
-                Op::Put {
-                    path,
-                    condition,
-                    payload,
-                    keep_while,
-                } => {
+                Op::Put { path, condition, payload, keep_while } => {
                     let old = edit.put(path, condition, payload.clone(), keep_while.as_deref())?;
-                    OpResult::Put {
-                        created: old.is_none(),
-                    }
+                    OpResult::Put { created: old.is_none() }
                 }
                 Op::Delete(pattern) => OpResult::Count(edit.delete(pattern)),
                 Op::ClearPayload(pattern) => OpResult::Count(edit.clear(pattern)),
-                Op::SetAdd {
-                    path,
-                    kind,
-                    schema,
-                    element,
-                    keep_while,
-                } => set_add(edit, path, (*kind, *schema), element, keep_while.as_deref())?,
-                Op::SetRemove {
-                    path,
-                    kind,
-                    element,
-                    delete_if_empty,
-                } => set_remove(edit, path, *kind, element, *delete_if_empty)?,
-                Op::CounterAdd {
-                    path,
-                    delta,
-                    initial,
-                } => counter_add(edit, path, *delta, *initial)?,
+                Op::SetAdd { path, kind, schema, element, keep_while } => {
+                    set_add(edit, path, (*kind, *schema), element, keep_while.as_deref())?
+                }
+                Op::SetRemove { path, kind, element, delete_if_empty } => {
+                    set_remove(edit, path, *kind, element, *delete_if_empty)?
+                }
+                Op::CounterAdd { path, delta, initial } => counter_add(edit, path, *delta, *initial)?,
             };
             self.results.push(result);
         }
@@ -271,11 +248,7 @@ fn payload_of(edit: &Edit, path: &Path, kind: u16) -> Result<Option<Payload>, Me
     }
 }
 
-fn elements_of(
-    edit: &Edit,
-    path: &Path,
-    kind: u16,
-) -> Result<Option<(u16, BTreeSet<Vec<u8>>)>, MetaError> {
+fn elements_of(edit: &Edit, path: &Path, kind: u16) -> Result<Option<(u16, Elements)>, MetaError> {
     let Some(payload) = payload_of(edit, path, kind)? else {
         return Ok(None);
     };
@@ -286,14 +259,8 @@ fn elements_of(
 }
 
 fn set_payload((kind, schema): (u16, u16), elements: BTreeSet<Vec<u8>>) -> Payload {
-    let set = StoredSet {
-        elements: elements.into_iter().collect(),
-    };
-    Payload {
-        kind,
-        schema,
-        bytes: set.encode_to_vec().into(),
-    }
+    let set = StoredSet { elements: elements.into_iter().collect() };
+    Payload { kind, schema, bytes: set.encode_to_vec().into() }
 }
 
 fn set_add(
@@ -303,8 +270,7 @@ fn set_add(
     element: &[u8],
     keep_while: Option<&[Watch]>,
 ) -> Result<OpResult, MetaError> {
-    let (stored, mut elements) =
-        elements_of(edit, path, kind)?.unwrap_or((schema, BTreeSet::new()));
+    let (stored, mut elements) = elements_of(edit, path, kind)?.unwrap_or((schema, BTreeSet::new()));
     if !elements.insert(element.to_vec()) {
         return Ok(OpResult::Set { changed: false });
     }
@@ -329,22 +295,12 @@ fn set_remove(
     if elements.is_empty() && delete_if_empty {
         edit.delete(&Pattern::from(path.clone()));
     } else {
-        edit.put(
-            path,
-            &Condition::always(),
-            Some(set_payload((kind, schema), elements)),
-            None,
-        )?;
+        edit.put(path, &Condition::always(), Some(set_payload((kind, schema), elements)), None)?;
     }
     Ok(OpResult::Set { changed: true })
 }
 
-fn counter_add(
-    edit: &mut Edit,
-    path: &Path,
-    delta: i64,
-    initial: i64,
-) -> Result<OpResult, MetaError> {
+fn counter_add(edit: &mut Edit, path: &Path, delta: i64, initial: i64) -> Result<OpResult, MetaError> {
     let old = match payload_of(edit, path, COUNTER_KIND)? {
         Some(payload) => match StoredCounter::decode(&payload.bytes[..]) {
             Ok(counter) => Some(counter.value),
@@ -354,11 +310,7 @@ fn counter_add(
     };
     let value = old.map_or(initial, |old| old.wrapping_add(delta));
     let bytes = StoredCounter { value }.encode_to_vec().into();
-    let payload = Payload {
-        kind: COUNTER_KIND,
-        schema: 1,
-        bytes,
-    };
+    let payload = Payload { kind: COUNTER_KIND, schema: 1, bytes };
     edit.put(path, &Condition::always(), Some(payload), None)?;
     Ok(OpResult::Counter { old })
 }

@@ -64,9 +64,7 @@ impl WatchIndex {
             if prefix.len() == watch.pattern.steps().len() {
                 place.exact.insert(watcher.clone(), ());
             } else {
-                place
-                    .patterns
-                    .insert(watcher.clone(), patterns_at(keep, &prefix));
+                place.patterns.insert(watcher.clone(), patterns_at(keep, &prefix));
             }
         }
     }
@@ -85,10 +83,7 @@ impl WatchIndex {
         };
         let mut place = &*self.root;
         for depth in 0..=at.len() {
-            let candidates = place
-                .patterns
-                .iter()
-                .filter(|(_, list)| list.iter().any(|p| p.may_touch(at)));
+            let candidates = place.patterns.iter().filter(|(_, list)| list.iter().any(|p| p.may_touch(at)));
             out.extend(candidates.map(|(watcher, _)| watcher.clone()));
             match at.get(depth).map(|component| place.children.get(component)) {
                 Some(Some(child)) => place = child,
@@ -105,14 +100,8 @@ impl WatchIndex {
 }
 
 fn patterns_at(keep: &KeepWhile, prefix: &[Component]) -> Arc<[Pattern]> {
-    let here = |watch: &&Watch| {
-        watch.pattern.as_path().is_none() && watch.pattern.literal_prefix() == prefix
-    };
-    keep.0
-        .iter()
-        .filter(here)
-        .map(|watch| watch.pattern.clone())
-        .collect()
+    let here = |watch: &&Watch| watch.pattern.as_path().is_none() && watch.pattern.literal_prefix() == prefix;
+    keep.0.iter().filter(here).map(|watch| watch.pattern.clone()).collect()
 }
 
 fn remove(place: &mut Arc<Place>, watcher: &Path, prefix: &[Component]) {
