@@ -3,4 +3,5 @@
 pub mod driver;
 pub mod log_store;
 pub mod machine;
+pub mod runtime;
 pub mod transport;

@@ -124,6 +124,7 @@ pub struct GroupRecord {
 
 /// One change to the store. All changes of one [`LogStore::write`] become durable together or not at all.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "the large ones are as rare as snapshots, and lists of writes are short")]
 pub enum Write {
     /// A new local member with an empty log. Fails if the group exists here.
     Create(GroupRecord),
@@ -161,7 +162,7 @@ pub trait LogStore: Send + Sync + 'static {
     /// Every local member, for recovery. Called once, before anything else.
     fn groups(&self) -> Result<Vec<GroupRecord>, StoreError>;
 
-    /// Applies all of `writes` atomically and makes them durable before it returns. Called from one thread.
+    /// Applies all of `writes` atomically and makes them durable before it returns. Called from one thread at a time.
     fn write(&self, writes: &[Write]) -> Result<(), StoreError>;
 
     /// Entries `from..to` above the floor, in order, stopping early once their data exceed `max_bytes` (one at least).
@@ -177,7 +178,7 @@ pub trait LogStore: Send + Sync + 'static {
     fn snapshot(&self, group: GroupId) -> Result<Option<(SnapshotMeta, Bytes)>, StoreError>;
 
     /// Writes live entries of a snapshot that is being received; invisible until [`Write::Install`] of that snapshot.
-    /// Not synced by itself.
+    /// Not synced by itself. Called from another thread than [`write`](Self::write), at any time.
     fn stage(&self, group: GroupId, snapshot_index: u64, entries: &[Entry]) -> Result<(), StoreError>;
 
     /// Work that may be done now and then off the hot path: dropping dead segments, closing an idle open one.

@@ -103,6 +103,7 @@ pub trait StateMachine: Send + 'static {
     fn prepare(&mut self, request: Self::Request, out: &mut BatchBuilder, cx: &GroupCx<'_>);
 
     /// The batch that collected the commands since the last call has this log index and term, or was not appended.
+    /// Not called where no command was collected.
     fn proposed(&mut self, outcome: Result<(u64, u64), Refusal>, cx: &GroupCx<'_>);
 
     /// Gives a request back: this member cannot append it.
@@ -129,7 +130,13 @@ pub trait StateMachine: Send + 'static {
     fn snapshot(&mut self) -> MachineSnapshot;
 
     /// Replaces the state by a snapshot's, taken at `index` under `version`.
-    fn restore(&mut self, state: &[u8], index: u64, version: MachineVersion, cx: &GroupCx<'_>) -> Result<(), RestoreError>;
+    fn restore(
+        &mut self,
+        state: &[u8],
+        index: u64,
+        version: MachineVersion,
+        cx: &GroupCx<'_>,
+    ) -> Result<(), RestoreError>;
 
     /// The group is deleted or stopped on this node: answer whoever still waits.
     fn stopped(&mut self, cx: &GroupCx<'_>);

@@ -1,0 +1,115 @@
+//! Settings of a driver, read once.
+
+use warren_proto::ids::NodeId;
+
+/// How a driver paces elections, batches and snapshots. Times are in ticks where they drive Raft, so that a simulated
+/// run needs no clock.
+#[derive(Debug, Clone)]
+pub struct DriverConfig {
+    /// The node on which the driver runs.
+    pub node: NodeId,
+    /// Seeds every choice that is random elsewhere: election timeouts and snapshot thresholds.
+    pub seed: u64,
+    /// Ticks without a leader's word before a member stands for election: the timeout is drawn from once to twice this.
+    pub election_ticks: usize,
+    /// Ticks between a leader's heartbeats.
+    pub heartbeat_ticks: usize,
+    /// After the verdict that the leader's node is down, members stand within 1 to this many ticks.
+    pub node_down_ticks: usize,
+    /// Ticks after which a read index request is sent again.
+    pub read_retry_ticks: u64,
+    /// Ticks after which a read index request fails.
+    pub read_deadline_ticks: u64,
+    /// Bytes of entries in one append message.
+    pub max_append_bytes: u64,
+    /// Append messages on their way to one follower.
+    pub max_inflight_messages: usize,
+    /// Bytes of committed entries applied before other groups get their turn.
+    pub max_apply_bytes: u64,
+    /// Entries that a leader may have appended and not yet committed. What arrives meanwhile waits, and is batched.
+    pub max_uncommitted_entries: u64,
+    /// The same in bytes.
+    pub max_uncommitted_bytes: u64,
+    /// Requests that wait in one group's queue; more are refused as busy.
+    pub max_queued_requests: usize,
+    /// Bytes of applied entries that a busy group keeps for followers a little behind.
+    pub tail_bytes: usize,
+    /// Smallest number of reclaimable bytes that makes a snapshot worth its writing.
+    pub snapshot_min_bytes: u64,
+    /// Largest such number; the threshold is drawn anew between the two for each snapshot, so that groups spread out.
+    pub snapshot_max_bytes: u64,
+    /// Milliseconds between two snapshots of a group, at least.
+    pub snapshot_interval_ms: u64,
+    /// Entries applied after which a group with anything to reclaim is snapshot even below the byte threshold: bounds
+    /// what a restart replays.
+    pub snapshot_max_entries: u64,
+    /// Bytes of state or entries in one message of a snapshot transfer.
+    pub snapshot_chunk_bytes: usize,
+    /// Messages of a snapshot transfer on their way at once.
+    pub snapshot_window: usize,
+    /// Ticks without progress after which a snapshot transfer has failed.
+    pub snapshot_stall_ticks: u64,
+    /// Largest state that a follower accepts.
+    pub snapshot_max_state: u64,
+    /// Milliseconds after which a write that is not durable yet means that the disk is stuck: the driver gives up
+    /// leadership until it moves again.
+    pub disk_stall_ms: u64,
+    /// Deliberate defects, for tests that must fail.
+    pub sabotage: Sabotage,
+}
+
+impl DriverConfig {
+    /// The defaults for ticks of 100 ms.
+    pub fn new(node: NodeId, seed: u64) -> Self {
+        DriverConfig {
+            node,
+            seed,
+            election_ticks: 10,
+            heartbeat_ticks: 3,
+            node_down_ticks: 4,
+            read_retry_ticks: 3,
+            read_deadline_ticks: 100,
+            max_append_bytes: 1 << 20,
+            max_inflight_messages: 256,
+            max_apply_bytes: 4 << 20,
+            max_uncommitted_entries: 64,
+            max_uncommitted_bytes: 16 << 20,
+            max_queued_requests: 1 << 16,
+            tail_bytes: 8 << 20,
+            snapshot_min_bytes: 2 << 20,
+            snapshot_max_bytes: 10 << 20,
+            snapshot_interval_ms: 1000,
+            snapshot_max_entries: 200_000,
+            snapshot_chunk_bytes: 1 << 20,
+            snapshot_window: 4,
+            snapshot_stall_ticks: 50,
+            snapshot_max_state: 4 << 30,
+            disk_stall_ms: 10_000,
+            sabotage: Sabotage::None,
+        }
+    }
+}
+
+/// Defects that the simulation must be able to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sabotage {
+    /// None: the only value for a real node.
+    #[default]
+    None,
+    /// Messages that depend on durable state leave before it is durable.
+    SendBeforeSync,
+    /// A member counts its own entries as written when they are only handed to the writer.
+    CountUnsynced,
+}
+
+/// A well-mixed number from a few others (splitmix64's finaliser over a running sum).
+pub(crate) fn mix(parts: &[u64]) -> u64 {
+    let mut h: u64 = 0x9e37_79b9_7f4a_7c15;
+    for p in parts {
+        h = h.wrapping_add(*p).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        h = (h ^ (h >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        h = (h ^ (h >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        h ^= h >> 31;
+    }
+    h
+}

@@ -1,0 +1,122 @@
+//! When a member stands for election: seeded timeouts, verdicts about nodes, and the reasons not to stand.
+
+use raft::StateRole;
+use warren_proto::ids::NodeId;
+
+use super::config::mix;
+use super::group::Group;
+use super::shared::Shared;
+use crate::machine::StateMachine;
+
+/// Raft draws its election timeout from a generator of its own at every reset. Here it is overwritten after every step
+/// with a number that follows from the seed and from how often the count of elapsed ticks fell, so that a run replays.
+#[derive(Default)]
+pub(crate) struct Election {
+    draws: u64,
+    elapsed: usize,
+    /// Rounds still to be held at the short timeout: the leader's node is known to be down, or the group is new.
+    hasty: u32,
+}
+
+/// Rounds at the short timeout before the normal one applies again.
+const HASTY_ROUNDS: u32 = 10;
+
+impl<M: StateMachine> Group<M> {
+    /// Sets the election timeout anew. Due after everything that may have made Raft reset it.
+    pub fn settle_election(&mut self, shared: &Shared) {
+        let elapsed = self.raw.raft.election_elapsed;
+        if elapsed < self.election.elapsed {
+            self.election.draws += 1;
+            self.hurry(shared);
+        }
+        self.election.elapsed = self.raw.raft.election_elapsed;
+        let (min, max) = (shared.config.election_ticks, 2 * shared.config.election_ticks);
+        let timeout =
+            if self.election.hasty > 0 { max - 1 } else { min + (self.draw(shared) % (max - min) as u64) as usize };
+        self.raw.raft.set_randomized_election_timeout(timeout);
+    }
+
+    fn draw(&self, shared: &Shared) -> u64 {
+        mix(&[shared.config.seed, shared.config.node.0, self.id.0, self.me.0, self.election.draws])
+    }
+
+    /// In a hasty round: moves the elapsed ticks close to the timeout. That also ends the time in which this member
+    /// would ignore others' candidacies for the sake of a leader that is gone.
+    fn hurry(&mut self, shared: &Shared) {
+        let led = self.raw.raft.state == StateRole::Leader
+            || (self.raw.raft.state == StateRole::Follower && self.raw.raft.leader_id != raft::INVALID_ID);
+        if led || self.election.hasty == 0 {
+            self.election.hasty = 0;
+            return;
+        }
+        self.election.hasty -= 1;
+        self.rush(shared);
+    }
+
+    fn rush(&mut self, shared: &Shared) {
+        let max = 2 * shared.config.election_ticks;
+        let delay = 1 + (self.draw(shared) % shared.config.node_down_ticks.max(1) as u64) as usize;
+        self.raw.raft.election_elapsed = (max - 1).saturating_sub(delay);
+        self.election.elapsed = self.raw.raft.election_elapsed;
+    }
+
+    /// The verdict is that `node` is down: if it led, an election begins soon.
+    pub fn leader_node_down(&mut self, node: NodeId, shared: &Shared) {
+        let raft = &self.raw.raft;
+        if self.stop.is_some() || raft.state == StateRole::Leader || raft.leader_id == raft::INVALID_ID {
+            return;
+        }
+        if self.node_of(raft.leader_id) != Some(node) {
+            return;
+        }
+        self.election.hasty = HASTY_ROUNDS;
+        self.election.draws += 1;
+        self.rush(shared);
+        self.settle_election(shared);
+    }
+
+    /// Stands at once, and again soon if that comes to nothing.
+    pub fn campaign(&mut self, shared: &Shared) {
+        if self.may_stand(shared) {
+            self.election.hasty = HASTY_ROUNDS;
+            // An error means that a committed membership change is not applied yet; the timeout tries again.
+            let _ = self.raw.campaign();
+            self.election.draws += 1;
+            if !self.is_raft_leader() {
+                self.rush(shared);
+            }
+            self.settle_election(shared);
+        }
+    }
+
+    fn may_stand(&self, shared: &Shared) -> bool {
+        let raft = &self.raw.raft;
+        // A single voter leads without asking anybody, so nothing else makes sure that its log is durable by then.
+        let sole = raft.prs().is_singleton();
+        let durable = raft.raft_log.persisted == raft.raft_log.last_index();
+        self.stop.is_none()
+            && self.amnesia.is_none()
+            && self.installing.is_none()
+            && !shared.stalled
+            && (durable || !sole)
+    }
+
+    /// One tick of Raft's clock.
+    pub fn tick_raft(&mut self, shared: &Shared) {
+        if self.raw.raft.state == StateRole::Leader {
+            if shared.stalled {
+                // Others hear a healthy leader as long as heartbeats go out, while nothing can be committed here.
+                let term = self.raw.raft.term;
+                self.raw.raft.become_follower(term, raft::INVALID_ID);
+            } else {
+                self.raw.tick();
+            }
+        } else if self.may_stand(shared) {
+            self.raw.tick();
+        } else {
+            // Time passes, so that it does not hold others' candidacies back; but it does not stand.
+            self.raw.raft.election_elapsed += 1;
+        }
+        self.settle_election(shared);
+    }
+}

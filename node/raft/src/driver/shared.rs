@@ -1,0 +1,45 @@
+//! What the groups of a driver share while one of them works.
+
+use std::sync::Arc;
+
+use warren_proto::ids::GroupId;
+
+use super::config::DriverConfig;
+use super::entry_cache::EntryCache;
+use super::output::{Event, Outgoing, Work};
+use crate::log_store::{LogStore, Write};
+
+pub(crate) struct Shared {
+    pub config: DriverConfig,
+    pub store: Arc<dyn LogStore>,
+    pub cache: Arc<EntryCache>,
+    /// Wall clock of this round.
+    pub now_ms: u64,
+    /// Ticks since the driver began.
+    pub tick: u64,
+    /// The disk has not finished a write for too long.
+    pub stalled: bool,
+    /// Highest number of a durable write.
+    pub persisted: u64,
+    /// Number that the writes gathered now will have.
+    pub number: u64,
+    pub writes: Vec<Write>,
+    /// Groups with something in `writes`.
+    pub writers: Vec<GroupId>,
+    pub messages: Vec<Outgoing>,
+    pub work: Vec<Work>,
+    pub events: Vec<Event>,
+    /// Source of transfer numbers.
+    pub transfers: u64,
+}
+
+impl Shared {
+    /// Adds a change to this round's write and answers its number.
+    pub fn write(&mut self, group: GroupId, write: Write) -> u64 {
+        if self.writers.last() != Some(&group) {
+            self.writers.push(group);
+        }
+        self.writes.push(write);
+        self.number
+    }
+}

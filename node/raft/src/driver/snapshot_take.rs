@@ -1,0 +1,92 @@
+//! Snapshots of the local state: when one is worth taking, and what follows once it is durable.
+
+use std::sync::Arc;
+
+use warren_proto::ids::GroupId;
+
+use super::config::{DriverConfig, mix};
+use super::group::Group;
+use super::shared::Shared;
+use crate::log_store::{SnapshotMeta, Write};
+use crate::machine::StateMachine;
+
+pub(crate) struct Snapshots {
+    taken: u64,
+    threshold: u64,
+    last_ms: u64,
+    /// Applied index at the newest snapshot.
+    at: u64,
+    /// Number of the write that holds it, while that is not durable.
+    writing: Option<(u64, Arc<SnapshotMeta>)>,
+}
+
+impl Snapshots {
+    pub fn new(config: &DriverConfig, group: GroupId, applied: u64) -> Self {
+        let mut new = Snapshots { taken: 0, threshold: 0, last_ms: 0, at: applied, writing: None };
+        new.draw_threshold(config, group);
+        new
+    }
+
+    fn draw_threshold(&mut self, config: &DriverConfig, group: GroupId) {
+        let span = config.snapshot_max_bytes.saturating_sub(config.snapshot_min_bytes).max(1);
+        let draw = mix(&[config.seed, config.node.0, group.0, self.taken, 0x736e_6170]);
+        self.threshold = config.snapshot_min_bytes + draw % span;
+    }
+}
+
+impl<M: StateMachine> Group<M> {
+    /// Takes a snapshot if it would free enough, or if `force` says so.
+    pub fn maybe_snapshot(&mut self, force: bool, shared: &mut Shared) {
+        let applied = self.state.applied;
+        let busy = self.snapshots.writing.is_some() || self.installing.is_some() || !self.sending.is_empty();
+        if self.stop.is_some() || busy || applied == 0 || applied <= self.snapshot_index() {
+            return;
+        }
+        if !force {
+            let reclaimable = self.state.machine.reclaimable_bytes();
+            let many = applied - self.snapshots.at >= shared.config.snapshot_max_entries;
+            let worth = reclaimable >= self.snapshots.threshold || (many && reclaimable > 0);
+            if !worth || shared.now_ms < self.snapshots.last_ms + shared.config.snapshot_interval_ms {
+                return;
+            }
+        }
+        let snapshot = self.state.machine.snapshot();
+        debug_assert!(snapshot.live.iter().all(|r| r.start() <= r.end() && *r.end() <= applied));
+        let meta = Arc::new(SnapshotMeta {
+            index: applied,
+            term: self.state.applied_term,
+            membership: self.state.membership.clone(),
+            version: self.state.version,
+            live: snapshot.live,
+            state_len: snapshot.state.len() as u64,
+            state_crc: crc32c::crc32c(&snapshot.state),
+        });
+        let number = shared.write(self.id, Write::Snapshot(self.id, (*meta).clone(), snapshot.state));
+        self.snapshots.writing = Some((number, meta));
+        self.snapshots.taken += 1;
+        self.snapshots.last_ms = shared.now_ms;
+        self.snapshots.at = applied;
+        self.snapshots.draw_threshold(&shared.config, self.id);
+    }
+
+    /// Writes up to `number` are durable: Raft's log may begin above the snapshot.
+    pub fn finish_snapshot(&mut self, number: u64) {
+        if let Some((_, meta)) = self.snapshots.writing.take_if(|(write, _)| *write <= number) {
+            self.raw.mut_store().compact(meta);
+        }
+    }
+
+    /// A snapshot from the leader took the place of the state at `applied`.
+    pub fn snapshot_replaced(&mut self, applied: u64, shared: &Shared) {
+        self.snapshots.writing = None;
+        self.snapshots.at = applied;
+        self.snapshots.last_ms = shared.now_ms;
+    }
+
+    /// Raft found no snapshot for a member that the log no longer serves: takes one.
+    pub fn snapshot_if_wanted(&mut self, shared: &mut Shared) {
+        if self.raw.store().take_wanted().is_some() {
+            self.maybe_snapshot(true, shared);
+        }
+    }
+}
