@@ -52,7 +52,7 @@ test: setup-clients build ## every test, those with real clusters and clients in
 lint: setup-lint ## formatting, clippy, licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) deny --offline --log-level error check licenses bans sources
+	$(CARGO) deny --log-level error check licenses bans sources
 
 bench: release ## throughput and latency of one node and of three, printed
 	@cluster-tests/bench.sh $(CARGO_TARGET_DIR)/release/warren
