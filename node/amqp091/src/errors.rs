@@ -8,10 +8,6 @@ pub fn from_broker(error: BrokerError) -> ProtocolError {
     let (code, closes_connection) = error.reply_code();
     let code = ReplyCode::from_code(code).unwrap_or(ReplyCode::InternalError);
     let mut told = ProtocolError::new(code, error.to_string());
-    told.scope = if closes_connection {
-        Scope::Connection
-    } else {
-        Scope::Channel
-    };
+    told.scope = if closes_connection { Scope::Connection } else { Scope::Channel };
     told
 }

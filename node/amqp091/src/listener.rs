@@ -27,11 +27,7 @@ pub struct Listener {
 impl Listener {
     /// Binds an address. Must be called inside a tokio runtime.
     pub fn bind(address: SocketAddr, options: TcpOptions) -> io::Result<Self> {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
             // `[::]` serves IPv4 clients too.
             socket.set_only_v6(false)?;
@@ -40,10 +36,7 @@ impl Listener {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Listener {
-            listener: TcpListener::from_std(socket.into())?,
-            options,
-        })
+        Ok(Listener { listener: TcpListener::from_std(socket.into())?, options })
     }
 
     /// The address it is bound to.
@@ -69,13 +62,7 @@ impl Listener {
         })
     }
 
-    fn start(
-        &self,
-        stream: TcpStream,
-        peer: SocketAddr,
-        broker: &Arc<Broker>,
-        settings: &Arc<Settings>,
-    ) {
+    fn start(&self, stream: TcpStream, peer: SocketAddr, broker: &Arc<Broker>, settings: &Arc<Settings>) {
         if let Err(error) = self.configure(&stream) {
             // The options are wishes; a socket that refuses them may still work.
             info!(%peer, %error, "a TCP option could not be set");
@@ -84,12 +71,7 @@ impl Listener {
             return;
         };
         let (broker, settings) = (Arc::clone(broker), Arc::clone(settings));
-        tokio::spawn(connection::serve(
-            stream,
-            connection::Ends { peer, local },
-            broker,
-            settings,
-        ));
+        tokio::spawn(connection::serve(stream, connection::Ends { peer, local }, broker, settings));
     }
 
     fn configure(&self, stream: &TcpStream) -> io::Result<()> {

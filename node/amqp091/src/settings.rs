@@ -38,9 +38,7 @@ pub struct AnonymousLogin {
 
 impl std::fmt::Debug for AnonymousLogin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AnonymousLogin")
-            .field("user", &self.user)
-            .finish_non_exhaustive()
+        f.debug_struct("AnonymousLogin").field("user", &self.user).finish_non_exhaustive()
     }
 }
 
@@ -77,12 +75,6 @@ pub struct TcpOptions {
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        TcpOptions {
-            backlog: 128,
-            nodelay: true,
-            keepalive: false,
-            sndbuf: None,
-            recbuf: None,
-        }
+        TcpOptions { backlog: 128, nodelay: true, keepalive: false, sndbuf: None, recbuf: None }
     }
 }

@@ -27,23 +27,15 @@ impl ContentHeader {
     /// Reads a header frame's payload.
     pub fn decode(payload: &Bytes) -> Result<Self, ProtocolError> {
         let mut octets = Octets::new(payload);
-        let (Some(class), Some(weight), Some(body_size)) =
-            (octets.u16(), octets.u16(), octets.u64())
-        else {
-            return Err(ProtocolError::new(
-                ReplyCode::FrameError,
-                "content header is truncated",
-            ));
+        let (Some(class), Some(weight), Some(body_size)) = (octets.u16(), octets.u16(), octets.u64()) else {
+            return Err(ProtocolError::new(ReplyCode::FrameError, "content header is truncated"));
         };
         if class != BASIC_CLASS {
             let text = format!("content header of class {class}, expected {BASIC_CLASS}");
             return Err(ProtocolError::new(ReplyCode::UnexpectedFrame, text));
         }
         if weight != 0 {
-            return Err(ProtocolError::new(
-                ReplyCode::UnexpectedFrame,
-                "content header with a weight",
-            ));
+            return Err(ProtocolError::new(ReplyCode::UnexpectedFrame, "content header with a weight"));
         }
         if body_size > MAX_BODY_SIZE {
             let text = format!("body of {body_size} bytes is larger than {MAX_BODY_SIZE}");
@@ -51,10 +43,7 @@ impl ContentHeader {
         }
         let properties = payload.slice(12..);
         PropertiesRef::parse(&properties)?;
-        Ok(ContentHeader {
-            body_size,
-            properties,
-        })
+        Ok(ContentHeader { body_size, properties })
     }
 }
 
@@ -91,10 +80,7 @@ pub struct Assembly<M> {
 
 impl<M> Default for Assembly<M> {
     fn default() -> Self {
-        Assembly {
-            ids: (0, 0),
-            state: State::Method,
-        }
+        Assembly { ids: (0, 0), state: State::Method }
     }
 }
 
@@ -135,11 +121,7 @@ impl<M> Assembly<M> {
             }
         };
         if header.body_size == 0 {
-            return Ok(Some(Content {
-                method,
-                properties: header.properties,
-                body: Bytes::new(),
-            }));
+            return Ok(Some(Content { method, properties: header.properties, body: Bytes::new() }));
         }
         self.state = State::Body {
             method,
@@ -156,10 +138,7 @@ impl<M> Assembly<M> {
             return Err(self.unexpected("a content body out of turn"));
         };
         if part.len() > *missing {
-            let text = format!(
-                "body frame of {} bytes where {missing} are left",
-                part.len()
-            );
+            let text = format!("body frame of {} bytes where {missing} are left", part.len());
             return Err(ProtocolError::new(ReplyCode::FrameError, text).in_method(self.ids));
         }
         let complete_in_one = body.is_empty() && part.len() == *missing;
@@ -174,18 +153,9 @@ impl<M> Assembly<M> {
             }
         }
         match std::mem::replace(&mut self.state, State::Method) {
-            State::Body {
-                method,
-                properties,
-                body,
-                ..
-            } => {
+            State::Body { method, properties, body, .. } => {
                 let body = if complete_in_one { part } else { body.freeze() };
-                Ok(Some(Content {
-                    method,
-                    properties,
-                    body,
-                }))
+                Ok(Some(Content { method, properties, body }))
             }
             State::Method | State::Header(_) => Ok(None),
         }
@@ -208,11 +178,7 @@ impl<M> Assembly<M> {
 
     /// Adds the pending method's ids to an error.
     pub fn blame(&self, error: ProtocolError) -> ProtocolError {
-        if self.is_pending() {
-            error.in_method(self.ids)
-        } else {
-            error
-        }
+        if self.is_pending() { error.in_method(self.ids) } else { error }
     }
 
     fn unexpected(&self, text: &'static str) -> ProtocolError {
@@ -268,10 +234,7 @@ mod tests {
         for part in ["", "ab", "", "c"] {
             assert!(assembly.body(Bytes::from(part)).unwrap().is_none());
         }
-        assert_eq!(
-            assembly.body(Bytes::from("de")).unwrap().unwrap().body,
-            "abcde"
-        );
+        assert_eq!(assembly.body(Bytes::from("de")).unwrap().unwrap().body, "abcde");
     }
 
     #[test]
@@ -282,42 +245,21 @@ mod tests {
     #[test]
     fn frames_out_of_turn_name_the_pending_method() {
         let mut idle = Assembly::<()>::default();
-        assert_eq!(
-            fault(idle.header(ok_header(1)).unwrap_err()),
-            (ReplyCode::UnexpectedFrame, 0, 0)
-        );
-        assert_eq!(
-            fault(idle.body(Bytes::new()).unwrap_err()),
-            (ReplyCode::UnexpectedFrame, 0, 0)
-        );
+        assert_eq!(fault(idle.header(ok_header(1)).unwrap_err()), (ReplyCode::UnexpectedFrame, 0, 0));
+        assert_eq!(fault(idle.body(Bytes::new()).unwrap_err()), (ReplyCode::UnexpectedFrame, 0, 0));
         let mut assembly = begun();
-        assert_eq!(
-            fault(assembly.expect_method().unwrap_err()),
-            (ReplyCode::UnexpectedFrame, 60, 40)
-        );
-        assert_eq!(
-            fault(assembly.body(Bytes::new()).unwrap_err()),
-            (ReplyCode::UnexpectedFrame, 60, 40)
-        );
+        assert_eq!(fault(assembly.expect_method().unwrap_err()), (ReplyCode::UnexpectedFrame, 60, 40));
+        assert_eq!(fault(assembly.body(Bytes::new()).unwrap_err()), (ReplyCode::UnexpectedFrame, 60, 40));
         assembly.header(ok_header(1)).unwrap();
-        assert_eq!(
-            fault(assembly.header(ok_header(1)).unwrap_err()),
-            (ReplyCode::UnexpectedFrame, 60, 40)
-        );
-        assert_eq!(
-            fault(assembly.expect_method().unwrap_err()),
-            (ReplyCode::UnexpectedFrame, 60, 40)
-        );
+        assert_eq!(fault(assembly.header(ok_header(1)).unwrap_err()), (ReplyCode::UnexpectedFrame, 60, 40));
+        assert_eq!(fault(assembly.expect_method().unwrap_err()), (ReplyCode::UnexpectedFrame, 60, 40));
     }
 
     #[test]
     fn a_body_frame_longer_than_the_rest_is_a_frame_error() {
         let mut assembly = begun();
         assembly.header(ok_header(1)).unwrap();
-        assert_eq!(
-            fault(assembly.body(Bytes::from("ab")).unwrap_err()),
-            (ReplyCode::FrameError, 60, 40)
-        );
+        assert_eq!(fault(assembly.body(Bytes::from("ab")).unwrap_err()), (ReplyCode::FrameError, 60, 40));
     }
 
     #[test]
@@ -325,20 +267,11 @@ mod tests {
         let code = |payload| ContentHeader::decode(&payload).unwrap_err().code;
         assert_eq!(code(header(50, 0, 0, &[0, 0])), ReplyCode::UnexpectedFrame);
         assert_eq!(code(header(60, 1, 0, &[0, 0])), ReplyCode::UnexpectedFrame);
-        assert_eq!(
-            code(header(60, 0, MAX_BODY_SIZE + 1, &[0, 0])),
-            ReplyCode::FrameError
-        );
+        assert_eq!(code(header(60, 0, MAX_BODY_SIZE + 1, &[0, 0])), ReplyCode::FrameError);
         assert_eq!(code(header(60, 0, 0, &[0])), ReplyCode::FrameError);
         assert_eq!(code(header(60, 0, 0, &[0, 2])), ReplyCode::FrameError);
-        assert_eq!(
-            code(header(60, 0, 0, &[0x80, 0, 1, 0xff])),
-            ReplyCode::FrameError
-        );
-        assert_eq!(
-            code(header(60, 0, 0, &[0x20, 0, 0, 0, 0, 3, 1, b'a', b'?'])),
-            ReplyCode::SyntaxError
-        );
+        assert_eq!(code(header(60, 0, 0, &[0x80, 0, 1, 0xff])), ReplyCode::FrameError);
+        assert_eq!(code(header(60, 0, 0, &[0x20, 0, 0, 0, 0, 3, 1, b'a', b'?'])), ReplyCode::SyntaxError);
         assert_eq!(code(Bytes::from_static(&[0, 60])), ReplyCode::FrameError);
     }
 }

@@ -94,11 +94,7 @@ impl Buf for Egress {
     }
 
     fn chunks_vectored<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
-        let parts = self
-            .chunks
-            .iter()
-            .map(|chunk| &chunk[..])
-            .chain([&self.tail[..]]);
+        let parts = self.chunks.iter().map(|chunk| &chunk[..]).chain([&self.tail[..]]);
         let mut filled = 0;
         for (slot, part) in out.iter_mut().zip(parts.filter(|part| !part.is_empty())) {
             *slot = IoSlice::new(part);
@@ -136,12 +132,7 @@ mod tests {
         for step in [1, 3, 1000, 100_000] {
             let mut egress = Egress::new();
             let mut expected = Vec::new();
-            for body in [
-                Bytes::from_static(b"small"),
-                large.clone(),
-                large.clone(),
-                Bytes::new(),
-            ] {
+            for body in [Bytes::from_static(b"small"), large.clone(), large.clone(), Bytes::new()] {
                 egress.buffer().extend_from_slice(b"head");
                 expected.extend_from_slice(b"head");
                 egress.put_body(&body);
@@ -152,10 +143,7 @@ mod tests {
             while egress.has_remaining() {
                 let mut slices = [IoSlice::new(&[]); 2];
                 let filled = egress.chunks_vectored(&mut slices);
-                let bytes: Vec<u8> = slices[..filled]
-                    .iter()
-                    .flat_map(|s| s.iter().copied())
-                    .collect();
+                let bytes: Vec<u8> = slices[..filled].iter().flat_map(|s| s.iter().copied()).collect();
                 let n = bytes.len().min(step);
                 written.extend_from_slice(&bytes[..n]);
                 egress.advance(n);

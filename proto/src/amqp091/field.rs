@@ -156,9 +156,7 @@ impl<'a> TableRef<'a> {
     }
 
     /// The fields in order; ends after the first that cannot be read.
-    pub fn iter(
-        &self,
-    ) -> impl Iterator<Item = Result<(&'a str, ValueRef<'a>), TableError>> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = Result<(&'a str, ValueRef<'a>), TableError>> + use<'a> {
         let mut octets = Octets::new(self.0);
         std::iter::from_fn(move || {
             if octets.is_empty() {
@@ -174,10 +172,7 @@ impl<'a> TableRef<'a> {
 
     /// The first field of that name, if the table can be read as far as it.
     pub fn get(&self, name: &str) -> Option<ValueRef<'a>> {
-        self.iter()
-            .map_while(Result::ok)
-            .find(|(n, _)| *n == name)
-            .map(|(_, v)| v)
+        self.iter().map_while(Result::ok).find(|(n, _)| *n == name).map(|(_, v)| v)
     }
 
     /// A copy that owns its content.
@@ -217,11 +212,7 @@ impl<'a> ArrayRef<'a> {
 }
 
 fn check_depth(depth: usize) -> Result<(), TableError> {
-    if depth > MAX_DEPTH {
-        Err(TableError::TooDeep)
-    } else {
-        Ok(())
-    }
+    if depth > MAX_DEPTH { Err(TableError::TooDeep) } else { Ok(()) }
 }
 
 fn read_field<'a>(octets: &mut Octets<'a>) -> Result<(&'a str, ValueRef<'a>), TableError> {
@@ -243,9 +234,7 @@ fn read_value<'a>(octets: &mut Octets<'a>) -> Result<ValueRef<'a>, TableError> {
         b'l' | b'L' => octets.u64().map(|v| ValueRef::I64(v as i64)),
         b'f' => octets.u32().map(|v| ValueRef::F32(f32::from_bits(v))),
         b'd' => octets.u64().map(|v| ValueRef::F64(f64::from_bits(v))),
-        b'D' => octets
-            .u8()
-            .and_then(|scale| octets.u32().map(|value| ValueRef::Decimal { scale, value })),
+        b'D' => octets.u8().and_then(|scale| octets.u32().map(|value| ValueRef::Decimal { scale, value })),
         b'S' => octets.long().map(ValueRef::LongStr),
         b'x' => octets.long().map(ValueRef::ByteArray),
         b'A' => octets.long().map(|v| ValueRef::Array(ArrayRef(v))),
@@ -263,9 +252,7 @@ impl<'a> ValueRef<'a> {
             ValueRef::Table(table) => table.check_at(depth + 1),
             ValueRef::Array(array) => {
                 check_depth(depth + 1)?;
-                array
-                    .iter()
-                    .try_for_each(|value| value?.check_at(depth + 1))
+                array.iter().try_for_each(|value| value?.check_at(depth + 1))
             }
             _ => Ok(()),
         }
@@ -395,10 +382,7 @@ impl FieldValue {
             FieldValue::I64(v) => ValueRef::I64(*v),
             FieldValue::F32(v) => ValueRef::F32(*v),
             FieldValue::F64(v) => ValueRef::F64(*v),
-            FieldValue::Decimal { scale, value } => ValueRef::Decimal {
-                scale: *scale,
-                value: *value,
-            },
+            FieldValue::Decimal { scale, value } => ValueRef::Decimal { scale: *scale, value: *value },
             FieldValue::LongStr(v) => ValueRef::LongStr(v),
             FieldValue::ByteArray(v) => ValueRef::ByteArray(v),
             FieldValue::Timestamp(v) => ValueRef::Timestamp(*v),
@@ -572,11 +556,7 @@ impl FieldTable {
     /// Whether both have the same fields, in any order, with equivalent values.
     pub fn equivalent(&self, other: &FieldTable) -> bool {
         let (a, b) = (self.sorted(), other.sorted());
-        a.len() == b.len()
-            && a.0
-                .iter()
-                .zip(&b.0)
-                .all(|((an, av), (bn, bv))| an == bn && av.equivalent(bv))
+        a.len() == b.len() && a.0.iter().zip(&b.0).all(|((an, av), (bn, bv))| an == bn && av.equivalent(bv))
     }
 
     /// Writes the table with its length before it.

@@ -113,11 +113,7 @@ impl FrameLimits {
 
     /// Walks the frames in `bytes`, which [`FrameLimits::whole_frames`] has measured.
     pub fn frames(&self, bytes: Bytes) -> Frames {
-        Frames {
-            limits: *self,
-            bytes,
-            at: 0,
-        }
+        Frames { limits: *self, bytes, at: 0 }
     }
 
     fn extent(&self, bytes: &[u8]) -> Result<Extent, ProtocolError> {
@@ -147,9 +143,8 @@ impl FrameLimits {
 }
 
 fn kind(octet: u8) -> Result<FrameKind, ProtocolError> {
-    FrameKind::from_octet(octet).ok_or_else(|| {
-        ProtocolError::new(ReplyCode::FrameError, format!("unknown frame type {octet}"))
-    })
+    FrameKind::from_octet(octet)
+        .ok_or_else(|| ProtocolError::new(ReplyCode::FrameError, format!("unknown frame type {octet}")))
 }
 
 fn parse(bytes: &Bytes, at: usize, len: usize) -> Result<Frame, ProtocolError> {
@@ -160,14 +155,12 @@ fn parse(bytes: &Bytes, at: usize, len: usize) -> Result<Frame, ProtocolError> {
         payload: bytes.slice(at + HEAD..at + len - 1),
     };
     match (frame.kind, frame.channel) {
-        (FrameKind::Heartbeat, 1..) => Err(ProtocolError::new(
-            ReplyCode::UnexpectedFrame,
-            "heartbeat on a channel other than 0",
-        )),
-        (FrameKind::Header | FrameKind::Body, 0) => Err(ProtocolError::new(
-            ReplyCode::UnexpectedFrame,
-            "content frame on channel 0",
-        )),
+        (FrameKind::Heartbeat, 1..) => {
+            Err(ProtocolError::new(ReplyCode::UnexpectedFrame, "heartbeat on a channel other than 0"))
+        }
+        (FrameKind::Header | FrameKind::Body, 0) => {
+            Err(ProtocolError::new(ReplyCode::UnexpectedFrame, "content frame on channel 0"))
+        }
         _ => Ok(frame),
     }
 }
@@ -229,11 +222,7 @@ mod tests {
         let limits = FrameLimits::new(FRAME_MIN_SIZE);
         let measured = limits.whole_frames(&bytes);
         let bytes = Bytes::from(bytes).slice(..measured);
-        limits
-            .frames(bytes)
-            .find_map(Result::err)
-            .expect("an error")
-            .code
+        limits.frames(bytes).find_map(Result::err).expect("an error").code
     }
 
     #[test]
@@ -244,10 +233,7 @@ mod tests {
         bytes.extend(&frame(3, 3, b"later", FRAME_END)[..9]);
         let limits = FrameLimits::new(FRAME_MIN_SIZE);
         assert_eq!(limits.whole_frames(&bytes), whole);
-        let frames: Vec<_> = limits
-            .frames(Bytes::from(bytes).slice(..whole))
-            .map(Result::unwrap)
-            .collect();
+        let frames: Vec<_> = limits.frames(Bytes::from(bytes).slice(..whole)).map(Result::unwrap).collect();
         assert_eq!(frames.len(), 2);
         assert_eq!((frames[1].kind, frames[1].channel), (FrameKind::Body, 3));
         assert_eq!(frames[1].payload, "body");
@@ -258,12 +244,7 @@ mod tests {
         let limits = FrameLimits::new(FRAME_MIN_SIZE);
         let fits = frame(3, 1, &[0; FRAME_MIN_SIZE as usize], FRAME_END);
         assert_eq!(limits.whole_frames(&fits), fits.len());
-        assert!(
-            limits
-                .decode(&mut BytesMut::from(&fits[..]))
-                .unwrap()
-                .is_some()
-        );
+        assert!(limits.decode(&mut BytesMut::from(&fits[..])).unwrap().is_some());
         let head = [3, 0, 1, 0, 0, 0x20, 1];
         assert_eq!(code(head.to_vec()), ReplyCode::FrameError);
     }
@@ -277,18 +258,9 @@ mod tests {
 
     #[test]
     fn heartbeats_belong_to_channel_zero_and_content_to_the_others() {
-        assert_eq!(
-            code(frame(8, 1, b"", FRAME_END)),
-            ReplyCode::UnexpectedFrame
-        );
-        assert_eq!(
-            code(frame(2, 0, b"", FRAME_END)),
-            ReplyCode::UnexpectedFrame
-        );
-        assert_eq!(
-            code(frame(3, 0, b"", FRAME_END)),
-            ReplyCode::UnexpectedFrame
-        );
+        assert_eq!(code(frame(8, 1, b"", FRAME_END)), ReplyCode::UnexpectedFrame);
+        assert_eq!(code(frame(2, 0, b"", FRAME_END)), ReplyCode::UnexpectedFrame);
+        assert_eq!(code(frame(3, 0, b"", FRAME_END)), ReplyCode::UnexpectedFrame);
     }
 
     #[test]

@@ -186,10 +186,7 @@ impl Method {
     pub fn decode(payload: &Bytes) -> Result<Method, ProtocolError> {
         let mut head = &payload[..];
         if head.len() < 4 {
-            return Err(ProtocolError::new(
-                ReplyCode::FrameError,
-                "method frame without a method",
-            ));
+            return Err(ProtocolError::new(ReplyCode::FrameError, "method frame without a method"));
         }
         let ids = (head.get_u16(), head.get_u16());
         let mut reader = ArgumentReader::new(payload, 4);
@@ -197,29 +194,19 @@ impl Method {
             let text = format!("unknown method {}.{}", ids.0, ids.1);
             return Err(ProtocolError::new(ReplyCode::CommandInvalid, text).in_method(ids));
         };
-        method
-            .and_then(|method| reader.finish().map(|()| method))
-            .map_err(|e| ProtocolError::from(e).in_method(ids))
+        method.and_then(|method| reader.finish().map(|()| method)).map_err(|e| ProtocolError::from(e).in_method(ids))
     }
 
     /// Whether a content header and body follow the method.
     pub fn has_content(&self) -> bool {
         matches!(
             self,
-            Method::BasicPublish(_)
-                | Method::BasicReturn(_)
-                | Method::BasicDeliver(_)
-                | Method::BasicGetOk(_)
+            Method::BasicPublish(_) | Method::BasicReturn(_) | Method::BasicDeliver(_) | Method::BasicGetOk(_)
         )
     }
 }
 
-fn frame(
-    channel: u16,
-    ids: (u16, u16),
-    out: &mut BytesMut,
-    write: impl FnOnce(&mut ArgumentWriter<'_>),
-) {
+fn frame(channel: u16, ids: (u16, u16), out: &mut BytesMut, write: impl FnOnce(&mut ArgumentWriter<'_>)) {
     out.put_u8(FrameKind::Method.octet());
     out.put_u16(channel);
     let size_at = out.len();

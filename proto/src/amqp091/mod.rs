@@ -25,10 +25,7 @@ mod tests;
 pub use content::{Assembly, BASIC_CLASS, Content, ContentHeader, MAX_BODY_SIZE};
 pub use egress::{Egress, FrameSink, SHARE_BODY_ABOVE};
 pub use field::{ArrayRef, FieldTable, FieldValue, MAX_DEPTH, TableError, TableRef, ValueRef};
-pub use frame::{
-    FRAME_END, FRAME_MIN_SIZE, FRAME_OVERHEAD, Frame, FrameKind, FrameLimits, Frames,
-    write_heartbeat,
-};
+pub use frame::{FRAME_END, FRAME_MIN_SIZE, FRAME_OVERHEAD, Frame, FrameKind, FrameLimits, Frames, write_heartbeat};
 pub use method::*;
 pub use negotiation::{Credentials, HEADER_0_9_1, HEADER_1_0_SASL, Mistake, Opening, Tuning};
 pub use octets::{MalformedArguments, Reserved};
@@ -36,6 +33,6 @@ pub use properties::{Properties, PropertiesRef, Property};
 pub use reply::{ProtocolError, ReplyCode, Scope};
 pub use short_str::{ShortStr, ShortStrError};
 pub use transfer::{
-    DeliverRef, OutgoingContent, PublishRef, method_ids, verbatim, write_ack, write_content,
-    write_deliver, write_get_ok, write_publish, write_return,
+    DeliverRef, OutgoingContent, PublishRef, method_ids, verbatim, write_ack, write_content, write_deliver,
+    write_get_ok, write_publish, write_return,
 };

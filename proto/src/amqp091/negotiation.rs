@@ -51,9 +51,9 @@ impl Opening {
             [b'A', b'M', b'Q', b'P', 0, 0, 9..=255, _] => (HEADER_0_9_1, Mistake::OtherVersion),
             [b'A', b'M', b'Q', b'P', ..] => (HEADER_1_0_SASL, Mistake::OtherVersion),
             [0x16, 3, ..] => (HEADER_1_0_SASL, Mistake::Tls),
-            [b'G', b'E', b'T', b' ', ..]
-            | [b'P', b'O', b'S', b'T', ..]
-            | [b'H', b'E', b'A', b'D', ..] => (HEADER_1_0_SASL, Mistake::Http),
+            [b'G', b'E', b'T', b' ', ..] | [b'P', b'O', b'S', b'T', ..] | [b'H', b'E', b'A', b'D', ..] => {
+                (HEADER_1_0_SASL, Mistake::Http)
+            }
             _ => (HEADER_1_0_SASL, Mistake::Unknown),
         };
         Opening::Refuse { answer, mistake }
@@ -73,41 +73,19 @@ pub struct Tuning {
 
 impl Tuning {
     /// What is offered where nothing is configured.
-    pub const DEFAULT: Tuning = Tuning {
-        channel_max: 2047,
-        frame_max: 131_072,
-        heartbeat: 60,
-    };
+    pub const DEFAULT: Tuning = Tuning { channel_max: 2047, frame_max: 131_072, heartbeat: 60 };
 
     /// The method that offers it.
     pub fn offer(&self) -> ConnectionTune {
-        ConnectionTune {
-            channel_max: self.channel_max,
-            frame_max: self.frame_max,
-            heartbeat: self.heartbeat,
-        }
+        ConnectionTune { channel_max: self.channel_max, frame_max: self.frame_max, heartbeat: self.heartbeat }
     }
 
     /// Checks a client's answer to this offer: no value below its minimum, none above the offer, where 0 (no limit)
     /// is above any limit. The heartbeat is the client's choice.
     pub fn agree(&self, answer: &ConnectionTuneOk) -> Result<Tuning, ProtocolError> {
-        limit(
-            "channel_max",
-            answer.channel_max.into(),
-            1,
-            self.channel_max.into(),
-        )?;
-        limit(
-            "frame_max",
-            answer.frame_max,
-            FRAME_MIN_SIZE,
-            self.frame_max,
-        )?;
-        Ok(Tuning {
-            channel_max: answer.channel_max,
-            frame_max: answer.frame_max,
-            heartbeat: answer.heartbeat,
-        })
+        limit("channel_max", answer.channel_max.into(), 1, self.channel_max.into())?;
+        limit("frame_max", answer.frame_max, FRAME_MIN_SIZE, self.frame_max)?;
+        Ok(Tuning { channel_max: answer.channel_max, frame_max: answer.frame_max, heartbeat: answer.heartbeat })
     }
 }
 
@@ -133,9 +111,7 @@ pub struct Credentials<'a> {
 
 impl std::fmt::Debug for Credentials<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials")
-            .field("user", &self.user)
-            .finish_non_exhaustive()
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
     }
 }
 
@@ -148,10 +124,7 @@ impl<'a> Credentials<'a> {
         if password.contains(&0) {
             return None;
         }
-        Some(Credentials {
-            user: std::str::from_utf8(user).ok()?,
-            password,
-        })
+        Some(Credentials { user: std::str::from_utf8(user).ok()?, password })
     }
 
     /// Reads an AMQPLAIN response: a bare field table with LOGIN and PASSWORD.
@@ -163,10 +136,7 @@ impl<'a> Credentials<'a> {
             _ => None,
         };
         let user = std::str::from_utf8(bytes("LOGIN")?).ok()?;
-        Some(Credentials {
-            user,
-            password: bytes("PASSWORD")?,
-        })
+        Some(Credentials { user, password: bytes("PASSWORD")? })
     }
 }
 
@@ -184,79 +154,34 @@ mod tests {
         assert_eq!(Opening::judge(b"AMQP\x00\x00\x09\x01"), Opening::Amqp091);
         assert_eq!(Opening::judge(b"AMQP\x01\x01\x00\x09"), Opening::Amqp091);
         assert_eq!(Opening::judge(b"AMQP\x03\x01\x00\x00"), Opening::Amqp10Sasl);
-        assert_eq!(
-            refused(b"AMQP\x00\x01\x00\x00"),
-            (HEADER_1_0_SASL, Mistake::Amqp10WithoutSasl)
-        );
-        assert_eq!(
-            refused(b"AMQP\x02\x01\x00\x00"),
-            (HEADER_1_0_SASL, Mistake::Amqp10WithoutSasl)
-        );
-        assert_eq!(
-            refused(b"AMQP\x00\x00\x09\x00"),
-            (HEADER_0_9_1, Mistake::OtherVersion)
-        );
-        assert_eq!(
-            refused(b"AMQP\x00\x00\x0a\x00"),
-            (HEADER_0_9_1, Mistake::OtherVersion)
-        );
-        assert_eq!(
-            refused(b"AMQP\x00\x00\x08\x00"),
-            (HEADER_1_0_SASL, Mistake::OtherVersion)
-        );
+        assert_eq!(refused(b"AMQP\x00\x01\x00\x00"), (HEADER_1_0_SASL, Mistake::Amqp10WithoutSasl));
+        assert_eq!(refused(b"AMQP\x02\x01\x00\x00"), (HEADER_1_0_SASL, Mistake::Amqp10WithoutSasl));
+        assert_eq!(refused(b"AMQP\x00\x00\x09\x00"), (HEADER_0_9_1, Mistake::OtherVersion));
+        assert_eq!(refused(b"AMQP\x00\x00\x0a\x00"), (HEADER_0_9_1, Mistake::OtherVersion));
+        assert_eq!(refused(b"AMQP\x00\x00\x08\x00"), (HEADER_1_0_SASL, Mistake::OtherVersion));
         assert_eq!(refused(b"GET / HT"), (HEADER_1_0_SASL, Mistake::Http));
-        assert_eq!(
-            refused(b"\x16\x03\x01\x02\x00\x01\x00\x01"),
-            (HEADER_1_0_SASL, Mistake::Tls)
-        );
-        assert_eq!(
-            refused(b"\0\0\0\0\0\0\0\0"),
-            (HEADER_1_0_SASL, Mistake::Unknown)
-        );
+        assert_eq!(refused(b"\x16\x03\x01\x02\x00\x01\x00\x01"), (HEADER_1_0_SASL, Mistake::Tls));
+        assert_eq!(refused(b"\0\0\0\0\0\0\0\0"), (HEADER_1_0_SASL, Mistake::Unknown));
     }
 
     fn tune_ok(channel_max: u16, frame_max: u32, heartbeat: u16) -> ConnectionTuneOk {
-        ConnectionTuneOk {
-            channel_max,
-            frame_max,
-            heartbeat,
-        }
+        ConnectionTuneOk { channel_max, frame_max, heartbeat }
     }
 
     #[test]
     fn tuning_refuses_what_is_below_the_minimum_or_above_the_offer() {
         let offer = Tuning::DEFAULT;
-        for bad in [
-            (2047, 4096),
-            (2047, 0),
-            (2047, 131_073),
-            (0, 131_072),
-            (2048, 131_072),
-        ] {
+        for bad in [(2047, 4096), (2047, 0), (2047, 131_073), (0, 131_072), (2048, 131_072)] {
             let error = offer.agree(&tune_ok(bad.0, bad.1, 60)).unwrap_err();
-            assert_eq!(
-                (error.code, error.class_id, error.method_id),
-                (ReplyCode::NotAllowed, 10, 30)
-            );
+            assert_eq!((error.code, error.class_id, error.method_id), (ReplyCode::NotAllowed, 10, 30));
         }
         let agreed = offer.agree(&tune_ok(1, 8192, 0)).unwrap();
-        assert_eq!(
-            agreed,
-            Tuning {
-                channel_max: 1,
-                frame_max: 8192,
-                heartbeat: 0
-            }
-        );
+        assert_eq!(agreed, Tuning { channel_max: 1, frame_max: 8192, heartbeat: 0 });
     }
 
     #[test]
     fn an_offer_without_limits_takes_any_answer() {
-        let offer = Tuning {
-            channel_max: 0,
-            frame_max: 0,
-            heartbeat: 0,
-        };
+        let offer = Tuning { channel_max: 0, frame_max: 0, heartbeat: 0 };
         assert!(offer.agree(&tune_ok(0, 0, 500)).is_ok());
         assert!(offer.agree(&tune_ok(65535, u32::MAX, 0)).is_ok());
         assert!(offer.agree(&tune_ok(0, 8191, 0)).is_err());
@@ -267,13 +192,7 @@ mod tests {
         let ok = Credentials::from_plain(b"\0guest\0secret").unwrap();
         assert_eq!((ok.user, ok.password), ("guest", &b"secret"[..]));
         assert!(!format!("{ok:?}").contains("secret"));
-        for bad in [
-            &b"id\0guest\0secret"[..],
-            b"\0guest\0secret\0",
-            b"\0guest",
-            b"",
-            b"\0\xff\0x",
-        ] {
+        for bad in [&b"id\0guest\0secret"[..], b"\0guest\0secret\0", b"\0guest", b"", b"\0\xff\0x"] {
             assert_eq!(Credentials::from_plain(bad), None);
         }
     }
@@ -282,18 +201,12 @@ mod tests {
     fn amqplain_takes_long_strings_and_byte_arrays() {
         let table = FieldTable::new()
             .with("LOGIN", "guest")
-            .with(
-                "PASSWORD",
-                FieldValue::ByteArray(bytes::Bytes::from_static(b"\xff\0")),
-            )
+            .with("PASSWORD", FieldValue::ByteArray(bytes::Bytes::from_static(b"\xff\0")))
             .to_bytes();
         let ok = Credentials::from_amqplain(&table).unwrap();
         assert_eq!((ok.user, ok.password), ("guest", &b"\xff\0"[..]));
         assert_eq!(Credentials::from_amqplain(&table[..table.len() - 1]), None);
-        let number = FieldTable::new()
-            .with("LOGIN", "a")
-            .with("PASSWORD", 1_i64)
-            .to_bytes();
+        let number = FieldTable::new().with("LOGIN", "a").with("PASSWORD", 1_i64).to_bytes();
         assert_eq!(Credentials::from_amqplain(&number), None);
     }
 }

@@ -116,25 +116,14 @@ pub(crate) struct ArgumentReader<'a> {
 impl<'a> ArgumentReader<'a> {
     /// Reads from `source` after its first `skip` bytes, which must be there.
     pub(crate) fn new(source: &'a Bytes, skip: usize) -> Self {
-        ArgumentReader {
-            source,
-            octets: Octets::new(&source[skip..]),
-            bits: None,
-        }
+        ArgumentReader { source, octets: Octets::new(&source[skip..]), bits: None }
     }
 
     pub(crate) fn finish(self) -> Result<(), MalformedArguments> {
-        if self.octets.is_empty() {
-            Ok(())
-        } else {
-            Err(MalformedArguments::Trailing)
-        }
+        if self.octets.is_empty() { Ok(()) } else { Err(MalformedArguments::Trailing) }
     }
 
-    fn plain<T>(
-        &mut self,
-        read: impl FnOnce(&mut Octets<'a>) -> Option<T>,
-    ) -> Result<T, MalformedArguments> {
+    fn plain<T>(&mut self, read: impl FnOnce(&mut Octets<'a>) -> Option<T>) -> Result<T, MalformedArguments> {
         self.bits = None;
         read(&mut self.octets).ok_or(MalformedArguments::Truncated)
     }

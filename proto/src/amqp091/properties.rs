@@ -78,11 +78,7 @@ pub struct PropertiesRef<'a> {
 
 impl<'a> PropertiesRef<'a> {
     /// The block without properties.
-    pub const EMPTY: PropertiesRef<'static> = PropertiesRef {
-        block: &[0, 0],
-        flags: 0,
-        at: [2; Property::COUNT + 1],
-    };
+    pub const EMPTY: PropertiesRef<'static> = PropertiesRef { block: &[0, 0], flags: 0, at: [2; Property::COUNT + 1] };
 
     /// Checks the whole block: strings, the headers table and that nothing follows.
     pub fn parse(block: &'a [u8]) -> Result<Self, MalformedArguments> {
@@ -138,10 +134,7 @@ impl<'a> PropertiesRef<'a> {
     /// A property that is a short string; `None` for absent ones and for those of other types.
     pub fn text(&self, property: Property) -> Option<&'a str> {
         match property {
-            Property::Headers
-            | Property::DeliveryMode
-            | Property::Priority
-            | Property::Timestamp => None,
+            Property::Headers | Property::DeliveryMode | Property::Priority | Property::Timestamp => None,
             _ => std::str::from_utf8(self.encoded(property)?.get(1..)?).ok(),
         }
     }
@@ -172,9 +165,7 @@ impl<'a> PropertiesRef<'a> {
 
     /// Timestamp in seconds.
     pub fn timestamp(&self) -> Option<u64> {
-        self.encoded(Property::Timestamp)?
-            .first_chunk()
-            .map(|b| u64::from_be_bytes(*b))
+        self.encoded(Property::Timestamp)?.first_chunk().map(|b| u64::from_be_bytes(*b))
     }
 
     /// Name of the queue to reply to.
@@ -234,10 +225,7 @@ impl<'a> PropertiesRef<'a> {
     /// of another type is left alone.
     pub fn write_with_text(&self, property: Property, text: &str, out: &mut BytesMut) {
         match property {
-            Property::Headers
-            | Property::DeliveryMode
-            | Property::Priority
-            | Property::Timestamp => {
+            Property::Headers | Property::DeliveryMode | Property::Priority | Property::Timestamp => {
                 out.extend_from_slice(self.block);
             }
             _ => self.write_replacing(property, out, |out| put_short(out, text.as_bytes())),
@@ -262,12 +250,7 @@ impl<'a> PropertiesRef<'a> {
         self.write_replacing(Property::Headers, out, |out| put_sized(out, write));
     }
 
-    fn write_replacing(
-        &self,
-        property: Property,
-        out: &mut BytesMut,
-        write: impl FnOnce(&mut BytesMut),
-    ) {
+    fn write_replacing(&self, property: Property, out: &mut BytesMut, write: impl FnOnce(&mut BytesMut)) {
         out.put_u16((self.flags & !CONTINUATION) | property.flag());
         let (start, n) = (self.at[0] as usize, property as usize);
         out.extend_from_slice(&self.block[start..self.at[n] as usize]);
@@ -302,11 +285,7 @@ fn skip(property: Property, octets: &mut Octets<'_>) -> Result<(), MalformedArgu
             true
         }
     };
-    if found {
-        Ok(())
-    } else {
-        Err(MalformedArguments::Truncated)
-    }
+    if found { Ok(()) } else { Err(MalformedArguments::Truncated) }
 }
 
 /// Owned basic properties; absent ones are `None`.
@@ -345,10 +324,7 @@ pub struct Properties {
 impl Properties {
     /// Properties of a persistent message.
     pub fn persistent() -> Self {
-        Properties {
-            delivery_mode: Some(2),
-            ..Properties::default()
-        }
+        Properties { delivery_mode: Some(2), ..Properties::default() }
     }
 
     /// Writes flags and properties.

@@ -113,13 +113,7 @@ pub struct ProtocolError {
 impl ProtocolError {
     /// An error with the code's own scope and no method.
     pub fn new(code: ReplyCode, explanation: impl Into<Cow<'static, str>>) -> Self {
-        ProtocolError {
-            code,
-            scope: code.scope(),
-            explanation: explanation.into(),
-            class_id: 0,
-            method_id: 0,
-        }
+        ProtocolError { code, scope: code.scope(), explanation: explanation.into(), class_id: 0, method_id: 0 }
     }
 
     /// The same error ending the connection whatever its code's own scope is (a failed login, say).

@@ -44,13 +44,7 @@ fn table() -> impl Strategy<Value = FieldTable> {
 fn properties() -> impl Strategy<Value = Properties> {
     let text = || prop::option::of(short());
     (
-        (
-            text(),
-            text(),
-            prop::option::of(table()),
-            any::<Option<u8>>(),
-            any::<Option<u8>>(),
-        ),
+        (text(), text(), prop::option::of(table()), any::<Option<u8>>(), any::<Option<u8>>()),
         (text(), text(), text(), text(), any::<Option<u64>>()),
         (text(), text(), text(), text()),
     )
@@ -89,32 +83,13 @@ fn method() -> impl Strategy<Value = Method> {
             .into()
         }),
         (short(), any::<u64>(), any::<bool>(), short(), short()).prop_map(|(tag, n, r, x, k)| {
-            BasicDeliver {
-                consumer_tag: tag,
-                delivery_tag: n,
-                redelivered: r,
-                exchange: x,
-                routing_key: k,
-            }
-            .into()
+            BasicDeliver { consumer_tag: tag, delivery_tag: n, redelivered: r, exchange: x, routing_key: k }.into()
         }),
         (any::<u16>(), short(), any::<u16>(), any::<u16>()).prop_map(|(code, text, c, m)| {
-            ConnectionClose {
-                reply_code: code,
-                reply_text: text,
-                class_id: c,
-                method_id: m,
-            }
-            .into()
+            ConnectionClose { reply_code: code, reply_text: text, class_id: c, method_id: m }.into()
         }),
-        (any::<u16>(), any::<u32>(), any::<u16>()).prop_map(|(c, f, h)| {
-            ConnectionTune {
-                channel_max: c,
-                frame_max: f,
-                heartbeat: h,
-            }
-            .into()
-        }),
+        (any::<u16>(), any::<u32>(), any::<u16>())
+            .prop_map(|(c, f, h)| { ConnectionTune { channel_max: c, frame_max: f, heartbeat: h }.into() }),
         (table(), short(), prop::collection::vec(any::<u8>(), 0..30)).prop_map(|(t, m, r)| {
             ConnectionStartOk {
                 client_properties: t,
@@ -124,14 +99,8 @@ fn method() -> impl Strategy<Value = Method> {
             }
             .into()
         }),
-        (any::<u64>(), any::<bool>(), any::<bool>()).prop_map(|(t, m, r)| {
-            BasicNack {
-                delivery_tag: t,
-                multiple: m,
-                requeue: r,
-            }
-            .into()
-        }),
+        (any::<u64>(), any::<bool>(), any::<bool>())
+            .prop_map(|(t, m, r)| { BasicNack { delivery_tag: t, multiple: m, requeue: r }.into() }),
         Just(TxRollbackOk::default().into()),
     ]
 }
@@ -277,10 +246,7 @@ fn payload(ids: (u16, u16), arguments: &[u8]) -> Bytes {
 #[test]
 fn an_unknown_method_is_command_invalid() {
     let error = Method::decode(&payload((60, 99), &[])).unwrap_err();
-    assert_eq!(
-        (error.code, error.class_id, error.method_id),
-        (ReplyCode::CommandInvalid, 60, 99)
-    );
+    assert_eq!((error.code, error.class_id, error.method_id), (ReplyCode::CommandInvalid, 60, 99));
 }
 
 #[test]

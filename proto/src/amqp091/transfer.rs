@@ -44,18 +44,11 @@ pub fn method_ids(payload: &[u8]) -> Option<(u16, u16)> {
 }
 
 fn arguments(payload: &[u8]) -> Result<Octets<'_>, MalformedArguments> {
-    payload
-        .get(4..)
-        .map(Octets::new)
-        .ok_or(MalformedArguments::Truncated)
+    payload.get(4..).map(Octets::new).ok_or(MalformedArguments::Truncated)
 }
 
 fn end<T>(octets: &Octets<'_>, value: T) -> Result<T, MalformedArguments> {
-    if octets.is_empty() {
-        Ok(value)
-    } else {
-        Err(MalformedArguments::Trailing)
-    }
+    if octets.is_empty() { Ok(value) } else { Err(MalformedArguments::Trailing) }
 }
 
 impl<'a> PublishRef<'a> {
@@ -70,12 +63,7 @@ impl<'a> PublishRef<'a> {
         let exchange = octets.short_str()?;
         let routing_key = octets.short_str()?;
         let bits = octets.u8().ok_or(MalformedArguments::Truncated)?;
-        let publish = PublishRef {
-            exchange,
-            routing_key,
-            mandatory: bits & 1 != 0,
-            immediate: bits & 2 != 0,
-        };
+        let publish = PublishRef { exchange, routing_key, mandatory: bits & 1 != 0, immediate: bits & 2 != 0 };
         end(&octets, publish)
     }
 }
@@ -93,16 +81,7 @@ impl<'a> DeliverRef<'a> {
         let redelivered = octets.u8().ok_or(MalformedArguments::Truncated)? & 1 != 0;
         let exchange = octets.short_str()?;
         let routing_key = octets.short_str()?;
-        end(
-            &octets,
-            DeliverRef {
-                consumer_tag,
-                delivery_tag,
-                redelivered,
-                exchange,
-                routing_key,
-            },
-        )
+        end(&octets, DeliverRef { consumer_tag, delivery_tag, redelivered, exchange, routing_key })
     }
 }
 
@@ -130,13 +109,7 @@ pub fn write_deliver<P: FnOnce(&mut BytesMut)>(
     content: OutgoingContent<'_, P>,
 ) {
     let out = sink.buffer();
-    let DeliverRef {
-        consumer_tag,
-        delivery_tag,
-        redelivered,
-        exchange,
-        routing_key,
-    } = deliver;
+    let DeliverRef { consumer_tag, delivery_tag, redelivered, exchange, routing_key } = deliver;
     // Grow at most once for the method, header and a small body.
     out.reserve(consumer_tag.len() + exchange.len() + routing_key.len() + 128);
     write_method(out, content.channel, BasicDeliver::IDS, |out| {
@@ -198,12 +171,7 @@ pub fn write_ack(out: &mut BytesMut, channel: u16, delivery_tag: u64, multiple: 
     });
 }
 
-fn write_method(
-    out: &mut BytesMut,
-    channel: u16,
-    ids: (u16, u16),
-    write: impl FnOnce(&mut BytesMut),
-) {
+fn write_method(out: &mut BytesMut, channel: u16, ids: (u16, u16), write: impl FnOnce(&mut BytesMut)) {
     sized_frame(out, FrameKind::Method, channel, |out| {
         out.put_u16(ids.0);
         out.put_u16(ids.1);
@@ -211,12 +179,7 @@ fn write_method(
     });
 }
 
-fn sized_frame(
-    out: &mut BytesMut,
-    kind: FrameKind,
-    channel: u16,
-    write: impl FnOnce(&mut BytesMut),
-) {
+fn sized_frame(out: &mut BytesMut, kind: FrameKind, channel: u16, write: impl FnOnce(&mut BytesMut)) {
     put_frame_head(out, kind, channel, 0);
     let start = out.len();
     write(out);
@@ -226,16 +189,8 @@ fn sized_frame(
 }
 
 /// Appends a content's header frame and its body frames.
-pub fn write_content<P: FnOnce(&mut BytesMut)>(
-    sink: &mut impl FrameSink,
-    content: OutgoingContent<'_, P>,
-) {
-    let OutgoingContent {
-        channel,
-        frame_max,
-        properties,
-        body,
-    } = content;
+pub fn write_content<P: FnOnce(&mut BytesMut)>(sink: &mut impl FrameSink, content: OutgoingContent<'_, P>) {
+    let OutgoingContent { channel, frame_max, properties, body } = content;
     sized_frame(sink.buffer(), FrameKind::Header, channel, |out| {
         out.put_u16(BASIC_CLASS);
         out.put_u16(0);
@@ -278,23 +233,12 @@ mod tests {
                 routing_key: "k",
             };
             let mut out = BytesMut::new();
-            let content = OutgoingContent {
-                channel: 5,
-                frame_max: 8192,
-                properties: verbatim(&block),
-                body: &body,
-            };
+            let content = OutgoingContent { channel: 5, frame_max: 8192, properties: verbatim(&block), body: &body };
             write_deliver(&mut out, deliver, content);
-            let read: Vec<_> = FrameLimits::new(8192)
-                .frames(out.freeze())
-                .map(Result::unwrap)
-                .collect();
+            let read: Vec<_> = FrameLimits::new(8192).frames(out.freeze()).map(Result::unwrap).collect();
             assert_eq!(read.len(), frames);
             assert_eq!(DeliverRef::decode(&read[0].payload).unwrap(), deliver);
-            assert!(matches!(
-                Method::decode(&read[0].payload).unwrap(),
-                Method::BasicDeliver(_)
-            ));
+            assert!(matches!(Method::decode(&read[0].payload).unwrap(), Method::BasicDeliver(_)));
             let mut assembly = Assembly::default();
             assembly.begin((), BasicDeliver::IDS);
             let mut whole = None;
@@ -310,12 +254,7 @@ mod tests {
 
     #[test]
     fn a_publish_reads_the_same_borrowed_and_owned() {
-        let publish = PublishRef {
-            exchange: "x",
-            routing_key: "a.b",
-            mandatory: true,
-            immediate: false,
-        };
+        let publish = PublishRef { exchange: "x", routing_key: "a.b", mandatory: true, immediate: false };
         let mut out = BytesMut::new();
         let content = OutgoingContent {
             channel: 1,
@@ -336,9 +275,6 @@ mod tests {
         }
         let truncated = &frame.payload[..frame.payload.len() - 1];
         let error = PublishRef::decode(truncated).unwrap_err();
-        assert_eq!(
-            (error.code, error.class_id, error.method_id),
-            (ReplyCode::FrameError, 60, 40)
-        );
+        assert_eq!((error.code, error.class_id, error.method_id), (ReplyCode::FrameError, 60, 40));
     }
 }

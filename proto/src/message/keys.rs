@@ -31,16 +31,10 @@ pub fn keys_in<'a>(
     properties: PropertiesRef<'a>,
     header: KeysHeader,
 ) -> Result<impl Iterator<Item = &'a [u8]> + use<'a>, KeysNotArray> {
-    let array = match properties
-        .headers()
-        .and_then(|table| table.get(header.name()))
-    {
+    let array = match properties.headers().and_then(|table| table.get(header.name())) {
         None => ArrayRef::EMPTY,
         Some(ValueRef::Array(array)) => array,
         Some(_) => return Err(KeysNotArray(header)),
     };
-    Ok(array
-        .iter()
-        .map_while(Result::ok)
-        .filter_map(ValueRef::as_long_str))
+    Ok(array.iter().map_while(Result::ok).filter_map(ValueRef::as_long_str))
 }

@@ -80,13 +80,7 @@ impl Message {
     /// A message published with AMQP 0-9-1. Its head is built in `arena`, which many messages of one read share.
     /// `properties` is a checked property block; exchange and key must fit their length fields, as everything read
     /// from a short string does (longer ones are cut).
-    pub fn new(
-        arena: &mut BytesMut,
-        exchange: &str,
-        routing_key: &[u8],
-        properties: &[u8],
-        body: Bytes,
-    ) -> Self {
+    pub fn new(arena: &mut BytesMut, exchange: &str, routing_key: &[u8], properties: &[u8], body: Bytes) -> Self {
         let exchange = &exchange.as_bytes()[..exchange.len().min(u8::MAX.into())];
         let routing_key = &routing_key[..routing_key.len().min(u16::MAX.into())];
         debug_assert!(arena.is_empty());
@@ -109,8 +103,7 @@ impl Message {
 
     /// Reads a stored message; head and body share its buffer.
     pub fn parse(data: Bytes) -> Result<Self, MessageError> {
-        let [format, protocol, exchange_len] =
-            *data.first_chunk().ok_or(MessageError::Truncated)?;
+        let [format, protocol, exchange_len] = *data.first_chunk().ok_or(MessageError::Truncated)?;
         if format != FORMAT {
             return Err(MessageError::Format(format));
         }
@@ -123,19 +116,10 @@ impl Message {
         if head_len > data.len() {
             return Err(MessageError::Truncated);
         }
-        let message = Message {
-            exchange_len,
-            key_len,
-            body: data.slice(head_len..),
-            head: data.slice(..head_len),
-        };
+        let message = Message { exchange_len, key_len, body: data.slice(head_len..), head: data.slice(..head_len) };
         let readable = std::str::from_utf8(message.exchange_bytes()).is_ok()
             && PropertiesRef::locate(message.property_block()).is_ok();
-        if readable {
-            Ok(message)
-        } else {
-            Err(MessageError::Head)
-        }
+        if readable { Ok(message) } else { Err(MessageError::Head) }
     }
 
     /// Appends the stored form.
@@ -176,11 +160,7 @@ impl Message {
         self.encode(&mut all);
         let mut head = all.freeze();
         let body = head.split_off(self.head.len());
-        Message {
-            head,
-            body,
-            ..*self
-        }
+        Message { head, body, ..*self }
     }
 
     /// The exchange it was published to, or the one it was dead-lettered to.
@@ -243,25 +223,13 @@ impl Message {
 
     /// The same body and properties under another exchange and key.
     pub fn readdressed(&self, exchange: &str, routing_key: &[u8]) -> Self {
-        Message::new(
-            &mut BytesMut::new(),
-            exchange,
-            routing_key,
-            self.property_block(),
-            self.body.clone(),
-        )
+        Message::new(&mut BytesMut::new(), exchange, routing_key, self.property_block(), self.body.clone())
     }
 
     /// The same message with another property block.
     pub fn with_property_block(&self, block: &[u8]) -> Self {
         let body = self.body.clone();
-        Message::new(
-            &mut BytesMut::new(),
-            self.exchange(),
-            self.routing_key(),
-            block,
-            body,
-        )
+        Message::new(&mut BytesMut::new(), self.exchange(), self.routing_key(), block, body)
     }
 
     /// The same message without its `BCC` header: what is stored.
@@ -271,9 +239,7 @@ impl Message {
 
     /// The same message with another reply-to.
     pub fn with_reply_to(&self, reply_to: &str) -> Self {
-        self.rewritten(|properties, out| {
-            properties.write_with_text(Property::ReplyTo, reply_to, out)
-        })
+        self.rewritten(|properties, out| properties.write_with_text(Property::ReplyTo, reply_to, out))
     }
 
     /// The same message with these headers set.
@@ -300,8 +266,7 @@ impl Message {
         match counts.failed {
             None => properties.write_with_headers(&[acquired], out),
             Some(failed) => {
-                properties
-                    .write_with_headers(&[acquired, ("x-delivery-count", clamp(failed))], out);
+                properties.write_with_headers(&[acquired, ("x-delivery-count", clamp(failed))], out);
             }
         }
     }
@@ -317,10 +282,7 @@ pub struct DeliveryCounts {
 }
 
 fn chunk<const N: usize>(data: &Bytes, at: usize) -> Result<[u8; N], MessageError> {
-    data.get(at..)
-        .and_then(|rest| rest.first_chunk())
-        .copied()
-        .ok_or(MessageError::Truncated)
+    data.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or(MessageError::Truncated)
 }
 
 #[cfg(test)]

@@ -6,13 +6,7 @@ use crate::amqp091::{FieldTable, Properties, ShortStr};
 
 fn message(properties: &Properties) -> Message {
     let block = properties.to_bytes();
-    Message::new(
-        &mut BytesMut::new(),
-        "logs",
-        b"a.b",
-        &block,
-        Bytes::from_static(b"body"),
-    )
+    Message::new(&mut BytesMut::new(), "logs", b"a.b", &block, Bytes::from_static(b"body"))
 }
 
 fn stored(message: &Message) -> Bytes {
@@ -37,20 +31,14 @@ fn a_stored_message_reads_back_without_a_copy() {
     assert_eq!((after.exchange(), after.routing_key_str()), ("logs", "a.b"));
     assert_eq!((after.meta_size(), after.body_size()), (data.len() - 4, 4));
     assert!(after.is_persistent());
-    assert_eq!(
-        (after.priority(), after.expiration_ms()),
-        (Some(9), Some(60_000))
-    );
+    assert_eq!((after.priority(), after.expiration_ms()), (Some(9), Some(60_000)));
     assert_eq!(before.detached(), before);
 }
 
 #[test]
 fn the_stored_form_is_the_documented_one() {
     let data = stored(&message(&Properties::persistent()));
-    assert_eq!(
-        &data[..],
-        b"\x01\x01\x04logs\x00\x03a.b\x00\x00\x00\x03\x10\x00\x02body"
-    );
+    assert_eq!(&data[..], b"\x01\x01\x04logs\x00\x03a.b\x00\x00\x00\x03\x10\x00\x02body");
 }
 
 #[test]
@@ -58,14 +46,8 @@ fn heads_of_one_read_share_an_arena() {
     let mut arena = BytesMut::with_capacity(1024);
     let one = Message::new(&mut arena, "x", b"one", &[0, 0], Bytes::new());
     let two = Message::new(&mut arena, "x", b"two", &[0, 0], Bytes::new());
-    assert_eq!(
-        (one.routing_key_str(), two.routing_key_str()),
-        ("one", "two")
-    );
-    assert_eq!(
-        two.head().as_ptr() as usize,
-        one.head().as_ptr() as usize + one.meta_size()
-    );
+    assert_eq!((one.routing_key_str(), two.routing_key_str()), ("one", "two"));
+    assert_eq!(two.head().as_ptr() as usize, one.head().as_ptr() as usize + one.meta_size());
 }
 
 #[test]
@@ -73,20 +55,9 @@ fn cc_and_bcc_are_read_and_bcc_is_dropped_before_storing() {
     let keys = |keys: &[&str]| FieldValue::Array(keys.iter().map(|k| (*k).into()).collect());
     let mut cc = vec![FieldValue::I32(1)];
     cc.extend(keys(&["a", "b"]).as_array().unwrap().iter().cloned());
-    let headers = FieldTable::new()
-        .with("CC", FieldValue::Array(cc))
-        .with("BCC", keys(&["c"]))
-        .with("other", true);
-    let message = message(&Properties {
-        headers: Some(headers),
-        ..Properties::default()
-    });
-    let read = |m: &Message, h| {
-        m.keys_in(h)
-            .unwrap()
-            .map(<[u8]>::to_vec)
-            .collect::<Vec<_>>()
-    };
+    let headers = FieldTable::new().with("CC", FieldValue::Array(cc)).with("BCC", keys(&["c"])).with("other", true);
+    let message = message(&Properties { headers: Some(headers), ..Properties::default() });
+    let read = |m: &Message, h| m.keys_in(h).unwrap().map(<[u8]>::to_vec).collect::<Vec<_>>();
     assert_eq!(read(&message, KeysHeader::Cc), [b"a", b"b"]);
     assert_eq!(read(&message, KeysHeader::Bcc), [b"c"]);
     let stored = message.without_bcc();
@@ -99,14 +70,8 @@ fn cc_and_bcc_are_read_and_bcc_is_dropped_before_storing() {
 #[test]
 fn a_cc_header_that_is_no_array_is_an_error() {
     let headers = FieldTable::new().with("CC", "a");
-    let message = message(&Properties {
-        headers: Some(headers),
-        ..Properties::default()
-    });
-    assert_eq!(
-        message.keys_in(KeysHeader::Cc).err(),
-        Some(KeysNotArray(KeysHeader::Cc))
-    );
+    let message = message(&Properties { headers: Some(headers), ..Properties::default() });
+    assert_eq!(message.keys_in(KeysHeader::Cc).err(), Some(KeysNotArray(KeysHeader::Cc)));
     assert!(message.keys_in(KeysHeader::Bcc).is_ok());
 }
 
@@ -118,20 +83,12 @@ fn counts_are_added_on_redelivery_only() {
         message.write_delivered_properties(counts, &mut out);
         out.freeze()
     };
-    assert_eq!(
-        &delivered(DeliveryCounts::default())[..],
-        message.property_block()
-    );
-    let block = delivered(DeliveryCounts {
-        acquired: 3,
-        failed: Some(1),
-    });
+    assert_eq!(&delivered(DeliveryCounts::default())[..], message.property_block());
+    let block = delivered(DeliveryCounts { acquired: 3, failed: Some(1) });
     let properties = PropertiesRef::parse(&block).unwrap();
     assert!(properties.is_persistent());
     let headers = properties.headers().unwrap().to_table().unwrap();
-    let expected = FieldTable::new()
-        .with("x-acquired-count", 3)
-        .with("x-delivery-count", 1);
+    let expected = FieldTable::new().with("x-acquired-count", 3).with("x-delivery-count", 1);
     assert_eq!(headers, expected);
 }
 
@@ -140,10 +97,7 @@ fn reply_to_and_address_can_be_rewritten() {
     let message = message(&Properties::persistent());
     let rewritten = message.with_reply_to("q").readdressed("dlx", b"k");
     assert_eq!(rewritten.properties().reply_to(), Some("q"));
-    assert_eq!(
-        (rewritten.exchange(), rewritten.routing_key()),
-        ("dlx", &b"k"[..])
-    );
+    assert_eq!((rewritten.exchange(), rewritten.routing_key()), ("dlx", &b"k"[..]));
     assert!(rewritten.is_persistent());
     assert_eq!(rewritten.body(), message.body());
 }

@@ -2,8 +2,8 @@
 
 use warren_broker::Settlement;
 use warren_proto::amqp091::{
-    AccessRequestOk, BasicQos, BasicQosOk, BasicRecoverOk, ChannelFlowOk, ConfirmSelectOk, Method,
-    ProtocolError, ReplyCode,
+    AccessRequestOk, BasicQos, BasicQosOk, BasicRecoverOk, ChannelFlowOk, ConfirmSelectOk, Method, ProtocolError,
+    ReplyCode,
 };
 
 use super::Channel;
@@ -37,45 +37,26 @@ impl Channel {
                 self.session.select_confirms();
                 Ok((!select.nowait).then(|| ConfirmSelectOk::default().into()))
             }
-            Method::ChannelFlow(flow) if flow.active => {
-                Ok(Some(ChannelFlowOk { active: true }.into()))
-            }
-            Method::ChannelFlow(_) => Err(ProtocolError::new(
-                ReplyCode::NotImplemented,
-                "active=false",
-            )),
+            Method::ChannelFlow(flow) if flow.active => Ok(Some(ChannelFlowOk { active: true }.into())),
+            Method::ChannelFlow(_) => Err(ProtocolError::new(ReplyCode::NotImplemented, "active=false")),
             Method::AccessRequest(_) => Ok(Some(AccessRequestOk { ticket: 1 }.into())),
             other => {
                 debug_assert!(false, "not a method of the session: {other:?}");
-                Err(ProtocolError::new(
-                    ReplyCode::CommandInvalid,
-                    "unexpected method",
-                ))
+                Err(ProtocolError::new(ReplyCode::CommandInvalid, "unexpected method"))
             }
         }
     }
 
-    fn settle(
-        &mut self,
-        tag: u64,
-        multiple: bool,
-        settlement: Settlement,
-    ) -> Result<Option<Method>, ProtocolError> {
+    fn settle(&mut self, tag: u64, multiple: bool, settlement: Settlement) -> Result<Option<Method>, ProtocolError> {
         match self.session.settle(tag, multiple, settlement) {
             Ok(()) => Ok(None),
-            Err(unknown) => Err(ProtocolError::new(
-                ReplyCode::PreconditionFailed,
-                unknown.to_string(),
-            )),
+            Err(unknown) => Err(ProtocolError::new(ReplyCode::PreconditionFailed, unknown.to_string())),
         }
     }
 
     fn recover(&mut self, requeue: bool) -> Result<(), ProtocolError> {
         if !requeue {
-            return Err(ProtocolError::new(
-                ReplyCode::NotImplemented,
-                "requeue=false",
-            ));
+            return Err(ProtocolError::new(ReplyCode::NotImplemented, "requeue=false"));
         }
         self.session.recover();
         Ok(())

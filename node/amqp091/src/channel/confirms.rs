@@ -6,13 +6,7 @@ use warren_proto::amqp091::{BasicNack, write_ack};
 /// Writes the confirms for publishes that were resolved since the last time. `acks` and `nacks` ascend; every tag below
 /// `lowest_unresolved` was resolved now or before. What lies below every unresolved tag and below every tag of the other
 /// kind goes as one frame, the rest singly.
-pub fn write_confirms(
-    out: &mut BytesMut,
-    channel: u16,
-    acks: &[u64],
-    nacks: &[u64],
-    lowest_unresolved: u64,
-) {
+pub fn write_confirms(out: &mut BytesMut, channel: u16, acks: &[u64], nacks: &[u64], lowest_unresolved: u64) {
     let first_nack = nacks.first().copied().unwrap_or(u64::MAX);
     let (together, single_acks) = split_below(acks, lowest_unresolved.min(first_nack));
     if let Some(last) = together.last() {
@@ -36,12 +30,7 @@ fn split_below(tags: &[u64], limit: u64) -> (&[u64], &[u64]) {
 }
 
 fn write_nack(out: &mut BytesMut, channel: u16, delivery_tag: u64, multiple: bool) {
-    BasicNack {
-        delivery_tag,
-        multiple,
-        requeue: false,
-    }
-    .write_frame(channel, out);
+    BasicNack { delivery_tag, multiple, requeue: false }.write_frame(channel, out);
 }
 
 #[cfg(test)]
@@ -76,18 +65,12 @@ mod tests {
 
     #[test]
     fn what_lies_above_an_unresolved_tag_goes_singly() {
-        assert_eq!(
-            frames(&[1, 2, 4, 5], &[], 3),
-            [(2, true, true), (4, false, true), (5, false, true)]
-        );
+        assert_eq!(frames(&[1, 2, 4, 5], &[], 3), [(2, true, true), (4, false, true), (5, false, true)]);
     }
 
     #[test]
     fn a_nack_in_between_ends_the_run() {
-        assert_eq!(
-            frames(&[1, 2, 4], &[3], 5),
-            [(2, true, true), (3, false, false), (4, false, true)]
-        );
+        assert_eq!(frames(&[1, 2, 4], &[3], 5), [(2, true, true), (3, false, false), (4, false, true)]);
     }
 
     proptest! {

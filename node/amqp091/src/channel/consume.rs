@@ -4,46 +4,31 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use warren_broker::ConsumerSpec;
 use warren_proto::amqp091::{
-    BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicGet, BasicGetEmpty, FieldTable,
-    Method, ProtocolError, ReplyCode, ShortStr,
+    BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicGet, BasicGetEmpty, FieldTable, Method,
+    ProtocolError, ReplyCode, ShortStr,
 };
 
 use super::{Answer, Channel, Context};
 use crate::errors::from_broker;
 
 /// Arguments that only streams take.
-const STREAM_ARGUMENTS: [&str; 3] = [
-    "x-stream-offset",
-    "x-stream-filter",
-    "x-stream-match-unfiltered",
-];
+const STREAM_ARGUMENTS: [&str; 3] = ["x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"];
 
 impl Channel {
     /// Runs `basic.consume`, `basic.cancel` or `basic.get`.
-    pub(super) async fn consume_class(
-        &mut self,
-        method: Method,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    pub(super) async fn consume_class(&mut self, method: Method, context: &Context) -> Result<Answer, ProtocolError> {
         match method {
             Method::BasicConsume(consume) => self.consume(consume, context).await,
             Method::BasicCancel(cancel) => self.cancel(cancel).await,
             Method::BasicGet(get) => self.get(get, context).await,
             other => {
                 debug_assert!(false, "neither consume, cancel nor get: {other:?}");
-                Err(ProtocolError::new(
-                    ReplyCode::CommandInvalid,
-                    "unexpected method",
-                ))
+                Err(ProtocolError::new(ReplyCode::CommandInvalid, "unexpected method"))
             }
         }
     }
 
-    async fn consume(
-        &mut self,
-        consume: BasicConsume,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    async fn consume(&mut self, consume: BasicConsume, context: &Context) -> Result<Answer, ProtocolError> {
         let queue = self.queue_name(&consume.queue)?;
         if let Some(limit) = context.settings.consumer_max_per_channel
             && self.session.consumer_count() >= limit as usize
@@ -60,10 +45,7 @@ impl Channel {
             return Err(ProtocolError::new(ReplyCode::NotAllowed, text));
         }
         let priority = priority(&consume.arguments)?;
-        let target = context
-            .broker
-            .queue_to_read(&context.caller, &queue)
-            .map_err(from_broker)?;
+        let target = context.broker.queue_to_read(&context.caller, &queue).map_err(from_broker)?;
         let spec = ConsumerSpec {
             tag: tag.clone().into_bytes(),
             no_ack: consume.no_ack,
@@ -73,10 +55,7 @@ impl Channel {
             arguments: consume.arguments.to_bytes(),
             user: context.caller.user.name.to_string(),
         };
-        self.session
-            .consume(&target, spec)
-            .await
-            .map_err(from_broker)?;
+        self.session.consume(&target, spec).await.map_err(from_broker)?;
         match consume.nowait {
             true => Ok(Answer::Silence),
             false => Ok(Answer::Method(BasicConsumeOk { consumer_tag: tag }.into())),
@@ -84,33 +63,17 @@ impl Channel {
     }
 
     async fn cancel(&mut self, cancel: BasicCancel) -> Result<Answer, ProtocolError> {
-        self.session
-            .cancel(cancel.consumer_tag.as_bytes())
-            .await
-            .map_err(from_broker)?;
+        self.session.cancel(cancel.consumer_tag.as_bytes()).await.map_err(from_broker)?;
         match cancel.nowait {
             true => Ok(Answer::Silence),
-            false => Ok(Answer::Method(
-                BasicCancelOk {
-                    consumer_tag: cancel.consumer_tag,
-                }
-                .into(),
-            )),
+            false => Ok(Answer::Method(BasicCancelOk { consumer_tag: cancel.consumer_tag }.into())),
         }
     }
 
     async fn get(&mut self, get: BasicGet, context: &Context) -> Result<Answer, ProtocolError> {
         let queue = self.queue_name(&get.queue)?;
-        let target = context
-            .broker
-            .queue_to_read(&context.caller, &queue)
-            .map_err(from_broker)?;
-        match self
-            .session
-            .get(&target, get.no_ack)
-            .await
-            .map_err(from_broker)?
-        {
+        let target = context.broker.queue_to_read(&context.caller, &queue).map_err(from_broker)?;
+        match self.session.get(&target, get.no_ack).await.map_err(from_broker)? {
             Some((delivered, ready)) => Ok(Answer::Message(delivered, ready)),
             None => Ok(Answer::Method(BasicGetEmpty::default().into())),
         }
@@ -137,13 +100,9 @@ fn priority(arguments: &FieldTable) -> Result<i32, ProtocolError> {
 
 fn generated_tag() -> Result<ShortStr, ProtocolError> {
     let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|e| {
-        ProtocolError::new(ReplyCode::InternalError, format!("no random numbers: {e}"))
-    })?;
-    Ok(ShortStr::truncated(&format!(
-        "amq.ctag-{}",
-        URL_SAFE_NO_PAD.encode(random)
-    )))
+    getrandom::fill(&mut random)
+        .map_err(|e| ProtocolError::new(ReplyCode::InternalError, format!("no random numbers: {e}")))?;
+    Ok(ShortStr::truncated(&format!("amq.ctag-{}", URL_SAFE_NO_PAD.encode(random))))
 }
 
 #[cfg(test)]
@@ -158,27 +117,18 @@ mod tests {
         assert_eq!(priority(&FieldTable::new()).ok(), Some(0));
         assert_eq!(with(FieldValue::I8(-3)).ok(), Some(-3));
         assert_eq!(with(FieldValue::I64(i64::MAX)).ok(), Some(i32::MAX));
-        assert_eq!(
-            with("10".into()).map_err(|e| e.code),
-            Err(ReplyCode::PreconditionFailed)
-        );
+        assert_eq!(with("10".into()).map_err(|e| e.code), Err(ReplyCode::PreconditionFailed));
     }
 
     #[test]
     fn stream_arguments_are_refused() {
         let arguments = FieldTable::new().with("x-stream-offset", "first");
-        assert_eq!(
-            priority(&arguments).map_err(|e| e.code),
-            Err(ReplyCode::PreconditionFailed)
-        );
+        assert_eq!(priority(&arguments).map_err(|e| e.code), Err(ReplyCode::PreconditionFailed));
     }
 
     #[test]
     fn generated_tags_differ() {
-        let (a, b) = (
-            generated_tag().expect("a tag"),
-            generated_tag().expect("a tag"),
-        );
+        let (a, b) = (generated_tag().expect("a tag"), generated_tag().expect("a tag"));
         assert!(a.starts_with("amq.ctag-"));
         assert_ne!(a, b);
         assert_eq!(a.len(), "amq.ctag-".len() + 22);

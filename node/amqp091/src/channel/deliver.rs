@@ -5,8 +5,7 @@ use tracing::error;
 use warren_broker::queue::protocol::ToSession;
 use warren_broker::{Delivered, Output};
 use warren_proto::amqp091::{
-    BasicCancel, BasicGetOk, DeliverRef, Egress, FrameSink, OutgoingContent, ShortStr,
-    write_deliver, write_get_ok,
+    BasicCancel, BasicGetOk, DeliverRef, Egress, FrameSink, OutgoingContent, ShortStr, write_deliver, write_get_ok,
 };
 use warren_proto::message::{DeliveryCounts, Message};
 
@@ -14,13 +13,7 @@ use super::{Channel, Context};
 
 impl Channel {
     /// Takes what a queue said, and writes what it means for the client. `outputs` is scratch space.
-    pub fn event(
-        &mut self,
-        to: ToSession,
-        context: &Context,
-        egress: &mut Egress,
-        outputs: &mut Vec<Output>,
-    ) {
+    pub fn event(&mut self, to: ToSession, context: &Context, egress: &mut Egress, outputs: &mut Vec<Output>) {
         self.session.handle(to, outputs);
         for output in outputs.drain(..) {
             match output {
@@ -29,11 +22,7 @@ impl Channel {
                     if context.cancel_notify
                         && let Ok(consumer_tag) = ShortStr::from_bytes(tag)
                     {
-                        BasicCancel {
-                            consumer_tag,
-                            nowait: true,
-                        }
-                        .write_frame(self.number, egress.buffer());
+                        BasicCancel { consumer_tag, nowait: true }.write_frame(self.number, egress.buffer());
                     }
                 }
             }
@@ -54,22 +43,14 @@ impl Channel {
         let content = OutgoingContent {
             channel: self.number,
             frame_max: context.frame_max,
-            properties: |out: &mut BytesMut| {
-                message.write_delivered_properties(counts(delivered), out)
-            },
+            properties: |out: &mut BytesMut| message.write_delivered_properties(counts(delivered), out),
             body: message.body(),
         };
         write_deliver(egress, deliver, content);
     }
 
     /// Writes `basic.get-ok` with its message; `ready` are waiting behind it.
-    pub fn write_got(
-        &self,
-        delivered: &Delivered,
-        ready: u64,
-        context: &Context,
-        egress: &mut Egress,
-    ) {
+    pub fn write_got(&self, delivered: &Delivered, ready: u64, context: &Context, egress: &mut Egress) {
         let Some(message) = readable(delivered) else {
             return;
         };
@@ -83,9 +64,7 @@ impl Channel {
         let content = OutgoingContent {
             channel: self.number,
             frame_max: context.frame_max,
-            properties: |out: &mut BytesMut| {
-                message.write_delivered_properties(counts(delivered), out)
-            },
+            properties: |out: &mut BytesMut| message.write_delivered_properties(counts(delivered), out),
             body: message.body(),
         };
         write_get_ok(egress, &method, content);
@@ -104,8 +83,5 @@ fn readable(delivered: &Delivered) -> Option<Message> {
 }
 
 fn counts(delivered: &Delivered) -> DeliveryCounts {
-    DeliveryCounts {
-        acquired: delivered.acquired_count.into(),
-        failed: Some(delivered.delivery_count.into()),
-    }
+    DeliveryCounts { acquired: delivered.acquired_count.into(), failed: Some(delivered.delivery_count.into()) }
 }

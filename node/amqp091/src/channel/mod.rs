@@ -12,8 +12,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use warren_broker::{Broker, Delivered, EventSender, Session};
 use warren_proto::amqp091::{
-    Assembly, BasicPublish, ContentHeader, Egress, Frame, FrameKind, FrameSink, Method,
-    ProtocolError, PublishRef, ReplyCode, ShortStr, method_ids,
+    Assembly, BasicPublish, ContentHeader, Egress, Frame, FrameKind, FrameSink, Method, ProtocolError, PublishRef,
+    ReplyCode, ShortStr, method_ids,
 };
 use warren_proto::ids::SessionRef;
 
@@ -107,9 +107,7 @@ impl Channel {
             FrameKind::Method => {
                 self.assembly.expect_method()?;
                 match method_ids(&frame.payload) {
-                    Some(BasicPublish::IDS) => {
-                        self.begin_publish(frame.payload).map(|()| Step::Done)
-                    }
+                    Some(BasicPublish::IDS) => self.begin_publish(frame.payload).map(|()| Step::Done),
                     ids => {
                         let method = Method::decode(&frame.payload)?;
                         let quick = self.quick(method, egress);
@@ -118,8 +116,7 @@ impl Channel {
                 }
             }
             FrameKind::Header => {
-                let header =
-                    ContentHeader::decode(&frame.payload).map_err(|e| self.assembly.blame(e))?;
+                let header = ContentHeader::decode(&frame.payload).map_err(|e| self.assembly.blame(e))?;
                 let content = self.checked_header(header, context)?;
                 self.complete(content, context, arena, egress)
             }
@@ -163,8 +160,7 @@ impl Channel {
         egress: &mut Egress,
     ) -> Result<Step, ProtocolError> {
         if let Some(content) = content {
-            self.publish(content, context, arena, egress)
-                .map_err(|e| e.in_method(BasicPublish::IDS))?;
+            self.publish(content, context, arena, egress).map_err(|e| e.in_method(BasicPublish::IDS))?;
         }
         Ok(Step::Done)
     }
@@ -201,13 +197,10 @@ impl Channel {
             Method::ChannelClose(_) => Ok(Step::Close),
             // The client's answers to what the server sent on its own.
             Method::BasicCancelOk(_) | Method::ChannelFlowOk(_) => Ok(Step::Done),
-            Method::TxSelect(_) | Method::TxCommit(_) | Method::TxRollback(_) => Err(
-                ProtocolError::new(ReplyCode::NotImplemented, "transactions are not supported"),
-            ),
-            Method::ChannelOpen(_) => Err(ProtocolError::new(
-                ReplyCode::ChannelError,
-                "second 'channel.open' seen",
-            )),
+            Method::TxSelect(_) | Method::TxCommit(_) | Method::TxRollback(_) => {
+                Err(ProtocolError::new(ReplyCode::NotImplemented, "transactions are not supported"))
+            }
+            Method::ChannelOpen(_) => Err(ProtocolError::new(ReplyCode::ChannelError, "second 'channel.open' seen")),
             other => {
                 let (class, id) = other.ids();
                 let text = format!("method {class}.{id} is not for the server on an open channel");
@@ -217,11 +210,7 @@ impl Channel {
     }
 
     /// Runs a slow method.
-    pub async fn carry_out(
-        &mut self,
-        method: Method,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    pub async fn carry_out(&mut self, method: Method, context: &Context) -> Result<Answer, ProtocolError> {
         let ids = method.ids();
         let answer = match method {
             Method::BasicConsume(_) | Method::BasicCancel(_) | Method::BasicGet(_) => {
@@ -241,13 +230,7 @@ impl Channel {
     fn write_confirms(&mut self, egress: &mut Egress) {
         if let Some(resolved) = self.session.take_confirms() {
             let (acks, nacks) = (&resolved.acks, &resolved.nacks);
-            confirms::write_confirms(
-                egress.buffer(),
-                self.number,
-                acks,
-                nacks,
-                resolved.lowest_unresolved,
-            );
+            confirms::write_confirms(egress.buffer(), self.number, acks, nacks, resolved.lowest_unresolved);
         }
     }
 

@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
-use warren_broker::QueuedMessage;
 use warren_broker::access::{Permission, Resource};
+use warren_broker::error::no_exchange;
+use warren_broker::{BrokerError, QueuedMessage};
+use warren_metastore::projections::{HeaderLookup, Routed};
 use warren_proto::amqp091::{
-    Content, Egress, OutgoingContent, PropertiesRef, ProtocolError, PublishRef, ReplyCode,
-    TableRef, verbatim, write_return,
+    Content, Egress, OutgoingContent, PropertiesRef, ProtocolError, PublishRef, ReplyCode, TableRef, verbatim,
+    write_return,
 };
 use warren_proto::message::{KeysHeader, Message, keys_in, parse_expiration};
 
@@ -25,9 +27,19 @@ const IMPERSONATOR: &str = "impersonator";
 const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
 /// What a channel remembers between publishes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Publisher {
     writable: SmallVec<[(String, Instant); 2]>,
+    last: Option<Route>,
+}
+
+/// Where the last message went: most publishers send the next one there too.
+struct Route {
+    /// Of the view that it was found in.
+    generation: u64,
+    exchange: Box<str>,
+    key: Box<[u8]>,
+    queues: Routed,
 }
 
 impl Publisher {
@@ -40,16 +52,55 @@ impl Publisher {
             return Ok(());
         }
         let (user, vhost) = (&context.caller.user.name, &context.caller.vhost);
-        context
-            .broker
-            .check(user, vhost, Permission::Write, Resource::Exchange(exchange))
-            .map_err(from_broker)?;
+        context.broker.check(user, vhost, Permission::Write, Resource::Exchange(exchange)).map_err(from_broker)?;
         self.writable.retain(|(name, _)| name != exchange);
         if self.writable.len() == REMEMBERED {
             self.writable.remove(0);
         }
         self.writable.push((exchange.to_owned(), now));
         Ok(())
+    }
+
+    /// The queues that a message reaches; an exchange that is missing or internal is an error.
+    fn route(
+        &mut self,
+        exchange: &str,
+        keys: &[&[u8]],
+        headers: Option<TableRef<'_>>,
+        context: &Context,
+    ) -> Result<Routed, BrokerError> {
+        let projections = context.broker.metadata().projections();
+        // Headers may decide, and further keys are rare: such routes are not remembered.
+        let simple = match (keys, headers) {
+            ([key], None) => Some(*key),
+            _ => None,
+        };
+        if let (Some(key), Some(last)) = (simple, &self.last)
+            && last.generation == projections.generation()
+            && &*last.key == key
+            && &*last.exchange == exchange
+        {
+            return Ok(last.queues.clone());
+        }
+        let name = &*context.caller.vhost;
+        let view = projections.peek();
+        let missing = || no_exchange(name, exchange);
+        let vhost = view.vhost(name).ok_or_else(missing)?;
+        if !exchange.is_empty() && vhost.exchange(exchange).ok_or_else(missing)?.record().internal {
+            return Err(BrokerError::AccessRefused(format!(
+                "cannot publish to internal exchange '{exchange}' in vhost '{name}'"
+            )));
+        }
+        let mut queues = Routed::new();
+        let headers = headers.as_ref().map(|table| table as &dyn HeaderLookup);
+        vhost.route_into(exchange, keys, headers, &mut queues);
+        self.last = simple.map(|key| Route {
+            generation: view.generation(),
+            exchange: exchange.into(),
+            key: key.into(),
+            queues: queues.clone(),
+        });
+        Ok(queues)
     }
 }
 
@@ -64,27 +115,15 @@ impl Channel {
     ) -> Result<(), ProtocolError> {
         let publish = PublishRef::decode(&content.method)?;
         self.publisher.may_write(publish.exchange, context)?;
-        let vhost = &context.caller.vhost;
-        context
-            .broker
-            .check_publishable(vhost, publish.exchange)
-            .map_err(from_broker)?;
         let properties = PropertiesRef::locate(&content.properties)?;
+        let headers = properties.headers();
+        let mut keys: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[publish.routing_key.as_bytes()]);
+        let has_bcc = more_keys(properties, headers, &mut keys)?;
+        let routed = self.publisher.route(publish.exchange, &keys, headers, context);
+        let targets = routed.map_err(from_broker)?;
         check_properties(&properties, context)?;
 
-        let mut keys: SmallVec<[&[u8]; 4]> =
-            SmallVec::from_slice(&[publish.routing_key.as_bytes()]);
-        let headers = properties.headers();
-        let has_bcc = more_keys(properties, headers, &mut keys)?;
-        let targets = context
-            .broker
-            .route(vhost, publish.exchange, &keys, headers);
-
-        let block = if has_bcc {
-            without_bcc(&properties)
-        } else {
-            content.properties.clone()
-        };
+        let block = if has_bcc { without_bcc(&properties) } else { content.properties.clone() };
         if targets.is_empty() && publish.mandatory {
             let returned = OutgoingContent {
                 channel: self.number,
@@ -96,10 +135,7 @@ impl Channel {
         }
         let key = publish.routing_key.as_bytes();
         let message = Message::new(arena, publish.exchange, key, &block, content.body);
-        let message = QueuedMessage {
-            head: message.head().clone(),
-            body: message.body().clone(),
-        };
+        let message = QueuedMessage { head: message.head().clone(), body: message.body().clone() };
         self.session.publish(&targets, message);
         Ok(())
     }
@@ -109,16 +145,12 @@ fn refused(text: impl Into<std::borrow::Cow<'static, str>>) -> ProtocolError {
     ProtocolError::new(ReplyCode::PreconditionFailed, text)
 }
 
-fn check_properties(
-    properties: &PropertiesRef<'_>,
-    context: &Context,
-) -> Result<(), ProtocolError> {
+fn check_properties(properties: &PropertiesRef<'_>, context: &Context) -> Result<(), ProtocolError> {
     if properties.reply_to() == Some(REPLY_TO) {
         return Err(refused("fast reply consumer does not exist"));
     }
     if let Some(expiration) = properties.expiration() {
-        parse_expiration(expiration)
-            .map_err(|e| refused(format!("invalid expiration '{expiration}': {e}")))?;
+        parse_expiration(expiration).map_err(|e| refused(format!("invalid expiration '{expiration}': {e}")))?;
     }
     if let Some(claimed) = properties.user_id() {
         let user = &context.caller.user;
@@ -160,11 +192,7 @@ mod tests {
     use super::*;
 
     fn with_headers(headers: FieldTable) -> Bytes {
-        Properties {
-            headers: Some(headers),
-            ..Properties::default()
-        }
-        .to_bytes()
+        Properties { headers: Some(headers), ..Properties::default() }.to_bytes()
     }
 
     fn array(keys: &[&str]) -> FieldValue {
@@ -180,11 +208,7 @@ mod tests {
 
     #[test]
     fn a_message_goes_to_its_key_and_those_of_cc_and_bcc() {
-        let block = with_headers(
-            FieldTable::new()
-                .with("CC", array(&["a", "b"]))
-                .with("BCC", array(&["c"])),
-        );
+        let block = with_headers(FieldTable::new().with("CC", array(&["a", "b"])).with("BCC", array(&["c"])));
         let (keys, has_bcc) = keys_of(&block).expect("keys");
         assert_eq!(keys, [b"k", b"a", b"b", b"c"]);
         assert!(has_bcc);

@@ -4,21 +4,16 @@ use warren_broker::BrokerError;
 use warren_broker::operations::{BindingSpec, ExchangeSpec, QueueSpec};
 use warren_metastore::records::DestinationKind;
 use warren_proto::amqp091::{
-    ExchangeBind, ExchangeBindOk, ExchangeDeclare, ExchangeDeclareOk, ExchangeDelete,
-    ExchangeDeleteOk, ExchangeUnbind, ExchangeUnbindOk, FieldTable, Method, ProtocolError,
-    QueueBind, QueueBindOk, QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk, QueuePurge,
-    QueuePurgeOk, QueueUnbind, QueueUnbindOk, ReplyCode, ShortStr,
+    ExchangeBind, ExchangeBindOk, ExchangeDeclare, ExchangeDeclareOk, ExchangeDelete, ExchangeDeleteOk, ExchangeUnbind,
+    ExchangeUnbindOk, FieldTable, Method, ProtocolError, QueueBind, QueueBindOk, QueueDeclare, QueueDeclareOk,
+    QueueDelete, QueueDeleteOk, QueuePurge, QueuePurgeOk, QueueUnbind, QueueUnbindOk, ReplyCode, ShortStr,
 };
 
 use super::{Answer, Channel, Context};
 use crate::errors::from_broker;
 
 fn answer(nowait: bool, method: impl Into<Method>) -> Answer {
-    if nowait {
-        Answer::Silence
-    } else {
-        Answer::Method(method.into())
-    }
+    if nowait { Answer::Silence } else { Answer::Method(method.into()) }
 }
 
 fn count(messages: u64) -> u32 {
@@ -27,11 +22,7 @@ fn count(messages: u64) -> u32 {
 
 impl Channel {
     /// Runs a method of the exchange or queue class.
-    pub(super) async fn topology(
-        &mut self,
-        method: Method,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    pub(super) async fn topology(&mut self, method: Method, context: &Context) -> Result<Answer, ProtocolError> {
         match method {
             Method::ExchangeDeclare(declare) => exchange_declare(declare, context).await,
             Method::ExchangeDelete(delete) => exchange_delete(delete, context).await,
@@ -43,14 +34,8 @@ impl Channel {
             Method::QueuePurge(purge) => self.queue_purge(purge, context).await,
             Method::QueueDelete(delete) => self.queue_delete(delete, context).await,
             other => {
-                debug_assert!(
-                    false,
-                    "not a method of the exchange or queue class: {other:?}"
-                );
-                Err(ProtocolError::new(
-                    ReplyCode::CommandInvalid,
-                    "unexpected method",
-                ))
+                debug_assert!(false, "not a method of the exchange or queue class: {other:?}");
+                Err(ProtocolError::new(ReplyCode::CommandInvalid, "unexpected method"))
             }
         }
     }
@@ -60,16 +45,10 @@ impl Channel {
         if !name.is_empty() {
             return Ok(name.clone());
         }
-        self.last_queue
-            .clone()
-            .ok_or_else(|| ProtocolError::new(ReplyCode::NotFound, "no previously declared queue"))
+        self.last_queue.clone().ok_or_else(|| ProtocolError::new(ReplyCode::NotFound, "no previously declared queue"))
     }
 
-    async fn queue_declare(
-        &mut self,
-        declare: QueueDeclare,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    async fn queue_declare(&mut self, declare: QueueDeclare, context: &Context) -> Result<Answer, ProtocolError> {
         let name = match (declare.passive, declare.queue.is_empty()) {
             // A passive declare of nothing asks for the last queue.
             (true, true) => self.queue_name(&declare.queue)?,
@@ -84,11 +63,7 @@ impl Channel {
             nowait: declare.nowait,
             arguments: declare.arguments,
         };
-        let declared = context
-            .broker
-            .queue_declare(&context.caller, spec)
-            .await
-            .map_err(from_broker)?;
+        let declared = context.broker.queue_declare(&context.caller, spec).await.map_err(from_broker)?;
         let queue = ShortStr::truncated(&declared.name);
         self.last_queue = Some(queue.clone());
         let ok = QueueDeclareOk {
@@ -99,96 +74,47 @@ impl Channel {
         Ok(answer(declare.nowait, ok))
     }
 
-    async fn queue_bind(
-        &mut self,
-        bind: QueueBind,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    async fn queue_bind(&mut self, bind: QueueBind, context: &Context) -> Result<Answer, ProtocolError> {
         let queue = self.queue_name(&bind.queue)?;
         // Neither queue nor key: the key is the queue's name.
         let key = match bind.queue.is_empty() && bind.routing_key.is_empty() {
             true => &queue,
             false => &bind.routing_key,
         };
-        let spec = binding(
-            &bind.exchange,
-            DestinationKind::Queue,
-            &queue,
-            key,
-            bind.arguments,
-        );
-        context
-            .broker
-            .bind(&context.caller, spec)
-            .await
-            .map_err(from_broker)?;
+        let spec = binding(&bind.exchange, DestinationKind::Queue, &queue, key, bind.arguments);
+        context.broker.bind(&context.caller, spec).await.map_err(from_broker)?;
         Ok(answer(bind.nowait, QueueBindOk::default()))
     }
 
-    async fn queue_unbind(
-        &mut self,
-        unbind: QueueUnbind,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    async fn queue_unbind(&mut self, unbind: QueueUnbind, context: &Context) -> Result<Answer, ProtocolError> {
         let queue = self.queue_name(&unbind.queue)?;
         let key = match unbind.queue.is_empty() && unbind.routing_key.is_empty() {
             true => &queue,
             false => &unbind.routing_key,
         };
-        let spec = binding(
-            &unbind.exchange,
-            DestinationKind::Queue,
-            &queue,
-            key,
-            unbind.arguments,
-        );
+        let spec = binding(&unbind.exchange, DestinationKind::Queue, &queue, key, unbind.arguments);
         found(context.broker.unbind(&context.caller, spec).await)?;
         Ok(Answer::Method(QueueUnbindOk::default().into()))
     }
 
-    async fn queue_purge(
-        &mut self,
-        purge: QueuePurge,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    async fn queue_purge(&mut self, purge: QueuePurge, context: &Context) -> Result<Answer, ProtocolError> {
         let queue = self.queue_name(&purge.queue)?;
-        let purged = context
-            .broker
-            .queue_purge(&context.caller, &queue)
-            .await
-            .map_err(from_broker)?;
-        Ok(answer(
-            purge.nowait,
-            QueuePurgeOk {
-                message_count: count(purged),
-            },
-        ))
+        let purged = context.broker.queue_purge(&context.caller, &queue).await.map_err(from_broker)?;
+        Ok(answer(purge.nowait, QueuePurgeOk { message_count: count(purged) }))
     }
 
-    async fn queue_delete(
-        &mut self,
-        delete: QueueDelete,
-        context: &Context,
-    ) -> Result<Answer, ProtocolError> {
+    async fn queue_delete(&mut self, delete: QueueDelete, context: &Context) -> Result<Answer, ProtocolError> {
         let queue = self.queue_name(&delete.queue)?;
         let deleted = context
             .broker
             .queue_delete(&context.caller, &queue, delete.if_unused, delete.if_empty)
             .await
             .map_err(from_broker)?;
-        Ok(answer(
-            delete.nowait,
-            QueueDeleteOk {
-                message_count: count(deleted),
-            },
-        ))
+        Ok(answer(delete.nowait, QueueDeleteOk { message_count: count(deleted) }))
     }
 }
 
-async fn exchange_declare(
-    declare: ExchangeDeclare,
-    context: &Context,
-) -> Result<Answer, ProtocolError> {
+async fn exchange_declare(declare: ExchangeDeclare, context: &Context) -> Result<Answer, ProtocolError> {
     let spec = ExchangeSpec {
         name: declare.exchange.to_string(),
         kind: declare.kind.to_string(),
@@ -198,55 +124,26 @@ async fn exchange_declare(
         internal: declare.internal,
         arguments: declare.arguments,
     };
-    context
-        .broker
-        .exchange_declare(&context.caller, spec)
-        .await
-        .map_err(from_broker)?;
+    context.broker.exchange_declare(&context.caller, spec).await.map_err(from_broker)?;
     Ok(answer(declare.nowait, ExchangeDeclareOk::default()))
 }
 
-async fn exchange_delete(
-    delete: ExchangeDelete,
-    context: &Context,
-) -> Result<Answer, ProtocolError> {
-    let deleted = context
-        .broker
-        .exchange_delete(&context.caller, &delete.exchange, delete.if_unused)
-        .await;
+async fn exchange_delete(delete: ExchangeDelete, context: &Context) -> Result<Answer, ProtocolError> {
+    let deleted = context.broker.exchange_delete(&context.caller, &delete.exchange, delete.if_unused).await;
     deleted.map_err(from_broker)?;
     Ok(answer(delete.nowait, ExchangeDeleteOk::default()))
 }
 
 async fn exchange_bind(bind: ExchangeBind, context: &Context) -> Result<Answer, ProtocolError> {
     let kind = DestinationKind::Exchange;
-    let spec = binding(
-        &bind.source,
-        kind,
-        &bind.destination,
-        &bind.routing_key,
-        bind.arguments,
-    );
-    context
-        .broker
-        .bind(&context.caller, spec)
-        .await
-        .map_err(from_broker)?;
+    let spec = binding(&bind.source, kind, &bind.destination, &bind.routing_key, bind.arguments);
+    context.broker.bind(&context.caller, spec).await.map_err(from_broker)?;
     Ok(answer(bind.nowait, ExchangeBindOk::default()))
 }
 
-async fn exchange_unbind(
-    unbind: ExchangeUnbind,
-    context: &Context,
-) -> Result<Answer, ProtocolError> {
+async fn exchange_unbind(unbind: ExchangeUnbind, context: &Context) -> Result<Answer, ProtocolError> {
     let kind = DestinationKind::Exchange;
-    let spec = binding(
-        &unbind.source,
-        kind,
-        &unbind.destination,
-        &unbind.routing_key,
-        unbind.arguments,
-    );
+    let spec = binding(&unbind.source, kind, &unbind.destination, &unbind.routing_key, unbind.arguments);
     found(context.broker.unbind(&context.caller, spec).await)?;
     Ok(answer(unbind.nowait, ExchangeUnbindOk::default()))
 }

@@ -9,9 +9,9 @@ use tracing::{debug, info, warn};
 use warren_broker::{Broker, identity};
 use warren_metastore::records::User;
 use warren_proto::amqp091::{
-    ConnectionClose, ConnectionCloseOk, ConnectionOpen, ConnectionOpenOk, ConnectionStart,
-    ConnectionStartOk, ConnectionTuneOk, Credentials, FieldTable, FrameKind, FrameSink, Method,
-    Mistake, Opening, ProtocolError, ReplyCode, Tuning,
+    ConnectionClose, ConnectionCloseOk, ConnectionOpen, ConnectionOpenOk, ConnectionStart, ConnectionStartOk,
+    ConnectionTuneOk, Credentials, FieldTable, FrameKind, FrameSink, Method, Mistake, Opening, ProtocolError,
+    ReplyCode, Tuning,
 };
 
 use super::link::{Link, LinkError};
@@ -100,10 +100,7 @@ impl ClientProperties {
         };
         ClientProperties {
             encoded: table.to_bytes(),
-            name: table
-                .get("connection_name")
-                .and_then(|n| n.as_str())
-                .map(str::to_owned),
+            name: table.get("connection_name").and_then(|n| n.as_str()).map(str::to_owned),
             consumer_cancel_notify: can("consumer_cancel_notify"),
             authentication_failure_close: can("authentication_failure_close"),
         }
@@ -204,13 +201,7 @@ async fn negotiate(
     admit(broker, settings, &user.name, &vhost).map_err(|e| e.in_method(ConnectionOpen::IDS))?;
     link.send(0, &ConnectionOpenOk::default().into());
     link.flush().await?;
-    Ok(Opened {
-        user,
-        vhost,
-        mechanism,
-        tuning,
-        client,
-    })
+    Ok(Opened { user, vhost, mechanism, tuning, client })
 }
 
 fn agree(settings: &Settings, answer: &ConnectionTuneOk) -> Result<Tuning, ProtocolError> {
@@ -233,9 +224,7 @@ async fn method(link: &mut Link) -> Result<Method, Failed> {
 fn out_of_turn(method: &Method) -> Failed {
     let (class, id) = method.ids();
     let text = format!("method {class}.{id} is out of turn");
-    ProtocolError::new(ReplyCode::CommandInvalid, text)
-        .in_method(method.ids())
-        .into()
+    ProtocolError::new(ReplyCode::CommandInvalid, text).in_method(method.ids()).into()
 }
 
 /// Says `connection.close` and gives the client a moment to read it.
@@ -282,10 +271,9 @@ async fn login(
     let credentials = match (mechanism, &settings.anonymous) {
         (Mechanism::Plain, _) => Credentials::from_plain(&start_ok.response),
         (Mechanism::AmqPlain, _) => Credentials::from_amqplain(&start_ok.response),
-        (Mechanism::Anonymous, Some(login)) => Some(Credentials {
-            user: &login.user,
-            password: login.password.as_bytes(),
-        }),
+        (Mechanism::Anonymous, Some(login)) => {
+            Some(Credentials { user: &login.user, password: login.password.as_bytes() })
+        }
         (Mechanism::Anonymous, None) => None,
     };
     let Some(credentials) = credentials else {
@@ -302,9 +290,7 @@ async fn login(
                 mechanism.name()
             );
             warn!(%peer, user = credentials.user, mechanism = mechanism.name(), %error, "login refused");
-            Err(ProtocolError::new(ReplyCode::AccessRefused, text)
-                .on_connection()
-                .into())
+            Err(ProtocolError::new(ReplyCode::AccessRefused, text).on_connection().into())
         }
         Err(error) => {
             warn!(%peer, user = credentials.user, mechanism = mechanism.name(), %error, "login refused");
@@ -315,21 +301,14 @@ async fn login(
 }
 
 /// The checks of `connection.open`, in order: the node's limit, then the virtual host.
-fn admit(
-    broker: &Arc<Broker>,
-    settings: &Settings,
-    user: &str,
-    vhost: &str,
-) -> Result<(), ProtocolError> {
+fn admit(broker: &Arc<Broker>, settings: &Settings, user: &str, vhost: &str) -> Result<(), ProtocolError> {
     if let Some(limit) = settings.max_connections
         && broker.connections().len() >= limit
     {
         let text = format!("connection refused: node connection limit ({limit}) is reached");
         return Err(ProtocolError::new(ReplyCode::NotAllowed, text));
     }
-    broker
-        .check_vhost_access(user, vhost)
-        .map_err(|error| from_broker(error).on_connection())
+    broker.check_vhost_access(user, vhost).map_err(|error| from_broker(error).on_connection())
 }
 
 fn start(settings: &Settings) -> ConnectionStart {
@@ -403,17 +382,8 @@ mod tests {
         settings.server_properties.push("site", "here");
         let start = start(&settings);
         let table = start.server_properties;
-        assert_eq!(
-            table
-                .get("capabilities")
-                .and_then(|c| c.as_table())
-                .map(FieldTable::len),
-            Some(9)
-        );
-        assert_eq!(
-            table.get("product").and_then(|p| p.as_str()),
-            Some("Custom")
-        );
+        assert_eq!(table.get("capabilities").and_then(|c| c.as_table()).map(FieldTable::len), Some(9));
+        assert_eq!(table.get("product").and_then(|p| p.as_str()), Some("Custom"));
         assert_eq!(table.get("site").and_then(|p| p.as_str()), Some("here"));
         assert_eq!((start.version_major, start.version_minor), (0, 9));
     }
@@ -423,26 +393,17 @@ mod tests {
         let mut settings = Settings::default();
         assert_eq!(Mechanism::offered(&settings), "PLAIN AMQPLAIN");
         assert_eq!(Mechanism::chosen("ANONYMOUS", &settings), None);
-        settings.anonymous = Some(AnonymousLogin {
-            user: "guest".into(),
-            password: "guest".into(),
-        });
+        settings.anonymous = Some(AnonymousLogin { user: "guest".into(), password: "guest".into() });
         assert_eq!(Mechanism::offered(&settings), "PLAIN AMQPLAIN ANONYMOUS");
-        assert_eq!(
-            Mechanism::chosen("ANONYMOUS", &settings),
-            Some(Mechanism::Anonymous)
-        );
+        assert_eq!(Mechanism::chosen("ANONYMOUS", &settings), Some(Mechanism::Anonymous));
         assert_eq!(Mechanism::chosen("EXTERNAL", &settings), None);
     }
 
     #[test]
     fn what_the_server_uses_is_picked_out_of_the_clients_properties() {
-        let table = FieldTable::new().with("connection_name", "worker").with(
-            "capabilities",
-            FieldTable::new()
-                .with("consumer_cancel_notify", true)
-                .with("other", 1),
-        );
+        let table = FieldTable::new()
+            .with("connection_name", "worker")
+            .with("capabilities", FieldTable::new().with("consumer_cancel_notify", true).with("other", 1));
         let client = ClientProperties::read(&table);
         assert_eq!(client.name.as_deref(), Some("worker"));
         assert!(client.consumer_cancel_notify);

@@ -18,10 +18,7 @@ pub struct Inbound {
 
 impl Default for Inbound {
     fn default() -> Self {
-        Inbound {
-            buffer: BytesMut::new(),
-            target: SMALLEST,
-        }
+        Inbound { buffer: BytesMut::new(), target: SMALLEST }
     }
 }
 

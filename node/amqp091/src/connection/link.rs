@@ -9,9 +9,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use warren_proto::amqp091::{
-    Egress, Frame, FrameKind, FrameLimits, FrameSink, Method, ProtocolError, write_heartbeat,
-};
+use warren_proto::amqp091::{Egress, Frame, FrameKind, FrameLimits, FrameSink, Method, ProtocolError, write_heartbeat};
 
 use super::heartbeat::Heartbeat;
 use super::inbound::Inbound;
@@ -107,12 +105,7 @@ impl Link {
     /// Waits until bytes arrive (unless read-ahead is full) or output was written. Cancel safe.
     pub async fn wait(&mut self) -> Result<Wake, LinkError> {
         let (can_read, has_output) = (self.can_read(), !self.egress.is_empty());
-        let Link {
-            reader,
-            writer,
-            inbound,
-            ..
-        } = self;
+        let Link { reader, writer, inbound, .. } = self;
         tokio::select! {
             read = reader.read_buf(inbound.with_room()), if can_read => {
                 let n = read?;
@@ -166,10 +159,7 @@ impl Link {
     }
 
     /// Waits for something slow, and meanwhile writes output and keeps the heart beating. Nothing is read.
-    pub async fn while_waiting<T>(
-        &mut self,
-        slow: impl Future<Output = T>,
-    ) -> Result<T, LinkError> {
+    pub async fn while_waiting<T>(&mut self, slow: impl Future<Output = T>) -> Result<T, LinkError> {
         self.try_flush()?;
         let mut slow = pin!(slow);
         loop {

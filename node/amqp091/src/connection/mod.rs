@@ -46,10 +46,7 @@ pub async fn serve(stream: TcpStream, ends: Ends, broker: Arc<Broker>, settings:
     };
     let Opened { user, vhost, .. } = &opened;
     info!(peer = %ends.peer, user = %user.name, vhost, name = opened.client.name, "connection opened");
-    match Running::new(link, opened, ends, broker, settings)
-        .run()
-        .await
-    {
+    match Running::new(link, opened, ends, broker, settings).run().await {
         Ok(()) => info!(peer = %ends.peer, "connection closed"),
         Err(LinkError::Eof) => {
             info!(peer = %ends.peer, "client closed the socket without saying goodbye")

@@ -9,13 +9,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::time::Sleep;
 use tracing::{info, warn};
 use warren_broker::{
-    Broker, CloseReason, Connection, ConnectionInfo, EventReceiver, EventSender, Output,
-    SessionEvent, operations,
+    Broker, CloseReason, Connection, ConnectionInfo, EventReceiver, EventSender, Output, SessionEvent, operations,
 };
 use warren_proto::amqp091::{
-    BasicPublish, ChannelClose, ChannelCloseOk, ChannelOpenOk, ConnectionCloseOk,
-    ConnectionUpdateSecretOk, Frame, FrameKind, FrameSink, Frames, Method, ProtocolError,
-    ReplyCode, Scope, method_ids,
+    BasicPublish, ChannelClose, ChannelCloseOk, ChannelOpenOk, ConnectionCloseOk, ConnectionUpdateSecretOk, Frame,
+    FrameKind, FrameSink, Frames, Method, ProtocolError, ReplyCode, Scope, method_ids,
 };
 use warren_proto::ids::SessionRef;
 
@@ -98,20 +96,8 @@ pub struct Running {
 
 impl Running {
     /// Registers the connection.
-    pub fn new(
-        link: Link,
-        opened: Opened,
-        ends: Ends,
-        broker: Arc<Broker>,
-        settings: Arc<Settings>,
-    ) -> Self {
-        let Opened {
-            user,
-            vhost,
-            mechanism,
-            tuning,
-            client,
-        } = opened;
+    pub fn new(link: Link, opened: Opened, ends: Ends, broker: Arc<Broker>, settings: Arc<Settings>) -> Self {
+        let Opened { user, vhost, mechanism, tuning, client } = opened;
         let registered = broker.connections().add(ConnectionInfo {
             user: user.name.to_string(),
             vhost: vhost.clone(),
@@ -125,17 +111,12 @@ impl Running {
             heartbeat: tuning.heartbeat,
             auth_mechanism: mechanism.name().to_owned(),
         });
-        let (sender, events) =
-            warren_broker::session::registry::Sessions::channel(broker.entry_reader());
+        let (sender, events) = warren_broker::session::registry::Sessions::channel(broker.entry_reader());
         broker.sessions().connect(registered.id, sender.clone());
         Running {
             link,
             context: Context {
-                caller: operations::Context {
-                    user,
-                    vhost: vhost.as_str().into(),
-                    connection: registered.id,
-                },
+                caller: operations::Context { user, vhost: vhost.as_str().into(), connection: registered.id },
                 broker,
                 settings,
                 frame_max: tuning.frame_max,
@@ -315,10 +296,7 @@ impl Running {
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else {
             return Ok(());
         };
-        let answer = self
-            .link
-            .while_waiting(channel.carry_out(method, &self.context))
-            .await?;
+        let answer = self.link.while_waiting(channel.carry_out(method, &self.context)).await?;
         let egress = &mut self.link.egress;
         match answer {
             Ok(Answer::Silence) => Ok(()),
@@ -337,11 +315,7 @@ impl Running {
     }
 
     /// Ends a channel: its session first, then the client is answered, or told why.
-    async fn close_channel(
-        &mut self,
-        number: u16,
-        error: Option<ProtocolError>,
-    ) -> Result<(), End> {
+    async fn close_channel(&mut self, number: u16, error: Option<ProtocolError>) -> Result<(), End> {
         self.end_batch()?;
         let Some(Slot::Open(channel)) = self.channels.remove(&number) else {
             return Ok(());
@@ -373,11 +347,7 @@ impl Running {
     }
 
     fn count_channels(&self) {
-        let open = self
-            .channels
-            .values()
-            .filter(|slot| matches!(slot, Slot::Open(_)))
-            .count();
+        let open = self.channels.values().filter(|slot| matches!(slot, Slot::Open(_))).count();
         self.registered.set_channels(open as u32);
     }
 
@@ -396,21 +366,15 @@ impl Running {
             _ => (0, 0),
         };
         let text = format!("expected 'channel.open' on channel {number}");
-        Err(ProtocolError::new(ReplyCode::ChannelError, text)
-            .in_method(ids)
-            .into())
+        Err(ProtocolError::new(ReplyCode::ChannelError, text).in_method(ids).into())
     }
 
     fn open_channel(&mut self, number: u16) -> Result<(), End> {
         let limit = usize::from(self.channel_max);
         if limit != 0 && self.channels.len() >= limit {
-            let text = format!(
-                "number of channels opened ({limit}) has reached the negotiated channel_max ({limit})"
-            );
+            let text = format!("number of channels opened ({limit}) has reached the negotiated channel_max ({limit})");
             let error = ProtocolError::new(ReplyCode::NotAllowed, text);
-            return Err(error
-                .in_method(warren_proto::amqp091::ChannelOpen::IDS)
-                .into());
+            return Err(error.in_method(warren_proto::amqp091::ChannelOpen::IDS).into());
         }
         let channel = Channel::open(number, &self.context.broker, self.sender.clone());
         self.sessions.insert(channel.session_id(), number);
@@ -444,8 +408,7 @@ impl Running {
         match Method::decode(&frame.payload)? {
             Method::ConnectionClose(_) => Err(End::ClosedByClient),
             Method::ConnectionUpdateSecret(_) => {
-                self.link
-                    .send(0, &ConnectionUpdateSecretOk::default().into());
+                self.link.send(0, &ConnectionUpdateSecretOk::default().into());
                 Ok(())
             }
             // Answers a close that is not ours any more.
@@ -453,9 +416,7 @@ impl Running {
             other => {
                 let (class, id) = other.ids();
                 let text = format!("method {class}.{id} is out of turn on channel 0");
-                Err(ProtocolError::new(ReplyCode::CommandInvalid, text)
-                    .in_method(other.ids())
-                    .into())
+                Err(ProtocolError::new(ReplyCode::CommandInvalid, text).in_method(other.ids()).into())
             }
         }
     }
@@ -615,8 +576,7 @@ impl Running {
             (false, 0) => GOODBYE,
             (false, heartbeat) => GOODBYE.min(Duration::from_secs(heartbeat.into())),
         };
-        let frames =
-            std::mem::take(&mut self.held).map(|(first, rest)| (Some(Ok(first)), Some(rest)));
+        let frames = std::mem::take(&mut self.held).map(|(first, rest)| (Some(Ok(first)), Some(rest)));
         let (first, rest) = frames.unwrap_or_default();
         let link = &mut self.link;
         let answered = async {
@@ -638,9 +598,7 @@ impl Running {
                 }
             }
         };
-        tokio::time::timeout(patience, answered)
-            .await
-            .unwrap_or(Ok(()))
+        tokio::time::timeout(patience, answered).await.unwrap_or(Ok(()))
     }
 }
 
@@ -665,9 +623,7 @@ fn is_publish(frame: &Frame) -> bool {
 
 fn forced(reason: &CloseReason) -> ProtocolError {
     let text = match reason {
-        CloseReason::Shutdown => {
-            "broker forced connection closure with reason 'shutdown'".to_owned()
-        }
+        CloseReason::Shutdown => "broker forced connection closure with reason 'shutdown'".to_owned(),
         CloseReason::Operator(text) => text.clone(),
         CloseReason::VhostDeleted(vhost) => format!("vhost '{vhost}' is deleted"),
     };
