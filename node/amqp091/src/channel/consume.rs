@@ -8,6 +8,7 @@ use warren_proto::amqp091::{
     ProtocolError, ReplyCode, ShortStr,
 };
 
+use super::reply_to::REPLY_TO;
 use super::{Answer, Channel, Context};
 use crate::errors::from_broker;
 
@@ -40,14 +41,22 @@ impl Channel {
             true => generated_tag()?,
             false => consume.consumer_tag.detached(),
         };
-        if self.session.has_consumer(tag.as_bytes()) {
+        if self.session.has_consumer(tag.as_bytes()) || self.is_reply_consumer(tag.as_bytes()) {
             let text = format!("attempt to reuse consumer tag '{tag}'");
             return Err(ProtocolError::new(ReplyCode::NotAllowed, text));
+        }
+        let started = match consume.nowait {
+            true => Answer::Silence,
+            false => Answer::Method(BasicConsumeOk { consumer_tag: tag.clone() }.into()),
+        };
+        if &*queue == REPLY_TO {
+            self.consume_replies(tag, consume.no_ack)?;
+            return Ok(started);
         }
         let priority = priority(&consume.arguments)?;
         let target = context.broker.queue_to_read(&context.caller, &queue).map_err(from_broker)?;
         let spec = ConsumerSpec {
-            tag: tag.clone().into_bytes(),
+            tag: tag.into_bytes(),
             no_ack: consume.no_ack,
             exclusive: consume.exclusive,
             prefetch: self.prefetch,
@@ -56,14 +65,15 @@ impl Channel {
             user: context.caller.user.name.to_string(),
         };
         self.session.consume(&target, spec).await.map_err(from_broker)?;
-        match consume.nowait {
-            true => Ok(Answer::Silence),
-            false => Ok(Answer::Method(BasicConsumeOk { consumer_tag: tag }.into())),
-        }
+        Ok(started)
     }
 
     async fn cancel(&mut self, cancel: BasicCancel) -> Result<Answer, ProtocolError> {
-        self.session.cancel(cancel.consumer_tag.as_bytes()).await.map_err(from_broker)?;
+        if self.is_reply_consumer(cancel.consumer_tag.as_bytes()) {
+            self.replies = None;
+        } else {
+            self.session.cancel(cancel.consumer_tag.as_bytes()).await.map_err(from_broker)?;
+        }
         match cancel.nowait {
             true => Ok(Answer::Silence),
             false => Ok(Answer::Method(BasicCancelOk { consumer_tag: cancel.consumer_tag }.into())),

@@ -2,18 +2,23 @@
 
 use bytes::BytesMut;
 use tracing::error;
-use warren_broker::queue::protocol::ToSession;
+use warren_broker::queue::protocol::{Body, ToSession};
 use warren_broker::{Delivered, Output};
 use warren_proto::amqp091::{
     BasicCancel, BasicGetOk, DeliverRef, Egress, FrameSink, OutgoingContent, ShortStr, write_deliver, write_get_ok,
 };
 use warren_proto::message::{DeliveryCounts, Message};
 
+use super::reply_to::NO_QUEUE;
 use super::{Channel, Context};
 
 impl Channel {
     /// Takes what a queue said, and writes what it means for the client. `outputs` is scratch space.
     pub fn event(&mut self, to: ToSession, context: &Context, egress: &mut Egress, outputs: &mut Vec<Output>) {
+        if to.group == NO_QUEUE {
+            self.replied(to, context, egress);
+            return;
+        }
         self.session.handle(to, outputs);
         for output in outputs.drain(..) {
             match output {
@@ -26,6 +31,17 @@ impl Channel {
                     }
                 }
             }
+        }
+    }
+
+    fn replied(&mut self, to: ToSession, context: &Context, egress: &mut Egress) {
+        let Some((tag, messages)) = self.direct_replies(to.event) else { return };
+        for message in messages {
+            let Body::Here(container) = message.body else { continue };
+            let delivery_tag = self.session.deliver_settled();
+            let tag = tag.clone();
+            let delivered = Delivered { tag, delivery_tag, acquired_count: 0, delivery_count: 0, container };
+            self.deliver(&delivered, context, egress);
         }
     }
 

@@ -5,6 +5,7 @@ mod confirms;
 mod consume;
 mod deliver;
 mod publish;
+mod reply_to;
 mod topology;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use warren_proto::ids::SessionRef;
 use crate::settings::Settings;
 
 pub use publish::Publisher;
+use reply_to::ReplyConsumer;
 
 /// What all channels of a connection share.
 pub struct Context {
@@ -65,6 +67,8 @@ pub struct Channel {
     /// The queue that an empty name stands for.
     last_queue: Option<ShortStr>,
     publisher: Publisher,
+    /// The consumer of direct replies, if there is one.
+    replies: Option<ReplyConsumer>,
 }
 
 impl Channel {
@@ -77,6 +81,7 @@ impl Channel {
             prefetch: 0,
             last_queue: None,
             publisher: Publisher::default(),
+            replies: None,
         }
     }
 

@@ -9,11 +9,12 @@ use warren_broker::error::no_exchange;
 use warren_broker::{BrokerError, QueuedMessage};
 use warren_metastore::projections::{HeaderLookup, Routed};
 use warren_proto::amqp091::{
-    Content, Egress, OutgoingContent, PropertiesRef, ProtocolError, PublishRef, ReplyCode, TableRef, verbatim,
-    write_return,
+    Content, Egress, OutgoingContent, PropertiesRef, Property, ProtocolError, PublishRef, ReplyCode, TableRef,
+    verbatim, write_return,
 };
 use warren_proto::message::{KeysHeader, Message, keys_in, parse_expiration};
 
+use super::reply_to::{REPLY_TO, ReplyAddress};
 use super::{Channel, Context};
 use crate::errors::from_broker;
 
@@ -23,8 +24,6 @@ const REMEMBERED: usize = 12;
 const REMEMBER: Duration = Duration::from_secs(60);
 /// The tag of users who may publish in another's name.
 const IMPERSONATOR: &str = "impersonator";
-/// The pseudo-queue of direct replies.
-const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
 /// What a channel remembers between publishes.
 #[derive(Default)]
@@ -123,8 +122,10 @@ impl Channel {
         let targets = routed.map_err(from_broker)?;
         check_properties(&properties, context)?;
 
-        let block = if has_bcc { without_bcc(&properties) } else { content.properties.clone() };
-        if targets.is_empty() && publish.mandatory {
+        let replies = reply_addresses(publish.exchange, &keys);
+
+        let block = self.stored_properties(&properties, &content.properties, has_bcc)?;
+        if targets.is_empty() && replies.is_empty() && publish.mandatory {
             let returned = OutgoingContent {
                 channel: self.number,
                 frame_max: context.frame_max,
@@ -135,10 +136,43 @@ impl Channel {
         }
         let key = publish.routing_key.as_bytes();
         let message = Message::new(arena, publish.exchange, key, &block, content.body);
+        for address in replies {
+            address.send(&message, context);
+        }
         let message = QueuedMessage { head: message.head().clone(), body: message.body().clone() };
         self.session.publish(&targets, message);
         Ok(())
     }
+
+    /// The property block to store: as it was sent, but without `BCC` and with the real address of direct replies.
+    fn stored_properties(
+        &self,
+        properties: &PropertiesRef<'_>,
+        sent: &Bytes,
+        has_bcc: bool,
+    ) -> Result<Bytes, ProtocolError> {
+        let block = if has_bcc { without_bcc(properties) } else { sent.clone() };
+        if properties.reply_to() != Some(REPLY_TO) {
+            return Ok(block);
+        }
+        let address = self.reply_address().ok_or_else(|| refused("fast reply consumer does not exist"))?;
+        let mut rewritten = BytesMut::with_capacity(block.len() + address.len());
+        PropertiesRef::locate(&block)?.write_with_text(Property::ReplyTo, address, &mut rewritten);
+        Ok(rewritten.freeze())
+    }
+}
+
+/// The direct reply addresses among the keys of a message to the default exchange, each once.
+fn reply_addresses(exchange: &str, keys: &[&[u8]]) -> SmallVec<[ReplyAddress; 1]> {
+    let mut addresses: SmallVec<[ReplyAddress; 1]> = SmallVec::new();
+    if exchange.is_empty() {
+        for address in keys.iter().filter_map(|key| ReplyAddress::decode(key)) {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    addresses
 }
 
 fn refused(text: impl Into<std::borrow::Cow<'static, str>>) -> ProtocolError {
@@ -146,9 +180,6 @@ fn refused(text: impl Into<std::borrow::Cow<'static, str>>) -> ProtocolError {
 }
 
 fn check_properties(properties: &PropertiesRef<'_>, context: &Context) -> Result<(), ProtocolError> {
-    if properties.reply_to() == Some(REPLY_TO) {
-        return Err(refused("fast reply consumer does not exist"));
-    }
     if let Some(expiration) = properties.expiration() {
         parse_expiration(expiration).map_err(|e| refused(format!("invalid expiration '{expiration}': {e}")))?;
     }

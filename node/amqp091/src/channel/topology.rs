@@ -1,6 +1,7 @@
 //! Exchanges, queues and bindings: translation between methods and the broker's operations.
 
 use warren_broker::BrokerError;
+use warren_broker::error::no_queue;
 use warren_broker::operations::{BindingSpec, ExchangeSpec, QueueSpec};
 use warren_metastore::records::DestinationKind;
 use warren_proto::amqp091::{
@@ -9,6 +10,7 @@ use warren_proto::amqp091::{
     QueueDelete, QueueDeleteOk, QueuePurge, QueuePurgeOk, QueueUnbind, QueueUnbindOk, ReplyCode, ShortStr,
 };
 
+use super::reply_to::{REPLY_TO, ReplyAddress};
 use super::{Answer, Channel, Context};
 use crate::errors::from_broker;
 
@@ -54,6 +56,9 @@ impl Channel {
             (true, true) => self.queue_name(&declare.queue)?,
             _ => declare.queue,
         };
+        if name.starts_with(REPLY_TO) {
+            return self.declare_reply_queue(name, declare.nowait, context);
+        }
         let spec = QueueSpec {
             name: name.to_string(),
             passive: declare.passive,
@@ -72,6 +77,19 @@ impl Channel {
             consumer_count: count(declared.consumers),
         };
         Ok(answer(declare.nowait, ok))
+    }
+
+    /// Declaring a name of direct replies creates nothing: it tells whether somebody is there.
+    fn declare_reply_queue(&self, name: ShortStr, nowait: bool, context: &Context) -> Result<Answer, ProtocolError> {
+        let alive = match ReplyAddress::decode(name.as_bytes()) {
+            Some(address) => address.is_alive(context),
+            None => &*name == REPLY_TO && self.reply_address().is_some(),
+        };
+        if !alive {
+            let vhost = &context.caller.vhost;
+            return Err(from_broker(no_queue(vhost, &name)));
+        }
+        Ok(answer(nowait, QueueDeclareOk { queue: name, message_count: 0, consumer_count: 1 }))
     }
 
     async fn queue_bind(&mut self, bind: QueueBind, context: &Context) -> Result<Answer, ProtocolError> {
