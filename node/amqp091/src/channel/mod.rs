@@ -239,12 +239,14 @@ impl Channel {
         }
     }
 
-    /// Does what time demands. Whether it wants to be called again.
-    pub fn tick(&mut self) -> bool {
-        if self.session.needs_tick() {
-            self.session.tick();
-        }
+    /// Whether something waits for an answer, so that [`Channel::tick`] is to be called.
+    pub fn needs_tick(&self) -> bool {
         self.session.needs_tick()
+    }
+
+    /// Does what time demands.
+    pub fn tick(&mut self) {
+        self.session.tick();
     }
 
     /// A node is reachable again.

@@ -141,11 +141,13 @@ pub async fn handshake(
     match negotiate(link, broker, settings, peer).await {
         Err(Failed::Refused(error)) => {
             refuse(link, &error).await?;
+            link.part().await;
             Err(Failed::Refused(error))
         }
         Err(Failed::ClosedByClient) => {
             link.send(0, &ConnectionCloseOk::default().into());
             link.flush().await?;
+            link.part().await;
             Err(Failed::ClosedByClient)
         }
         outcome => outcome,
@@ -167,6 +169,7 @@ async fn protocol_header(link: &mut Link) -> Result<(), Failed> {
     };
     link.egress.buffer().extend_from_slice(&answer);
     link.flush().await?;
+    link.part().await;
     Err(Failed::NotAmqp091(mistake))
 }
 

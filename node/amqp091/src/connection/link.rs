@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::pin;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use warren_proto::amqp091::{Egress, Frame, FrameKind, FrameLimits, FrameSink, Method, ProtocolError, write_heartbeat};
@@ -22,6 +22,8 @@ pub const FLUSH_AT: usize = 64 << 10;
 const READ_AHEAD: usize = 256 << 10;
 /// Parts of one vectored write.
 const IO_SLICES: usize = 64;
+/// How long a peer may take to close its end after the last words.
+const PARTING: Duration = Duration::from_secs(1);
 /// Memory that an idle connection's output buffer may keep.
 const IDLE_EGRESS: usize = 2 << 10;
 
@@ -102,27 +104,40 @@ impl Link {
         }
     }
 
-    /// Waits until bytes arrive (unless read-ahead is full) or output was written. Cancel safe.
+    /// Waits until bytes arrive (unless read-ahead is full) or output was written. Cancel safe. No buffer is held
+    /// while nothing arrives.
     pub async fn wait(&mut self) -> Result<Wake, LinkError> {
-        let (can_read, has_output) = (self.can_read(), !self.egress.is_empty());
-        let Link { reader, writer, inbound, .. } = self;
-        tokio::select! {
-            read = reader.read_buf(inbound.with_room()), if can_read => {
-                let n = read?;
-                if n == 0 {
-                    return Err(LinkError::Eof);
+        loop {
+            let (can_read, has_output) = (self.can_read(), !self.egress.is_empty());
+            tokio::select! {
+                ready = self.reader.readable(), if can_read => {
+                    ready?;
+                    if self.try_read()? {
+                        return Ok(Wake::Received);
+                    }
                 }
+                ready = self.writer.writable(), if has_output => {
+                    ready?;
+                    self.try_flush()?;
+                    return Ok(Wake::Wrote);
+                }
+                // Neither can be waited for: whoever calls has something else to wait for.
+                () = std::future::pending(), if !can_read && !has_output => {}
+            }
+        }
+    }
+
+    /// Reads once. False if nothing was there after all.
+    fn try_read(&mut self) -> Result<bool, LinkError> {
+        match self.reader.try_read_buf(self.inbound.with_room()) {
+            Ok(0) => Err(LinkError::Eof),
+            Ok(n) => {
                 self.inbound.adapt(n);
                 self.heartbeat.received();
-                Ok(Wake::Received)
+                Ok(true)
             }
-            ready = writer.writable(), if has_output => {
-                ready?;
-                self.try_flush()?;
-                Ok(Wake::Wrote)
-            }
-            // Neither can be waited for: whoever calls has something else to wait for.
-            () = std::future::pending(), if !can_read && !has_output => unreachable!("pending never ends"),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -227,6 +242,20 @@ impl Link {
     pub fn rest(&mut self) {
         self.inbound.rest();
         self.egress.shrink(IDLE_EGRESS);
+    }
+
+    /// Ends the output and waits a moment for the peer to end its own, so that the kernel does not answer what it still
+    /// sends with a reset that overtakes the last words.
+    pub async fn part(&mut self) {
+        if self.writer.shutdown().await.is_err() {
+            return;
+        }
+        let drained = async {
+            while matches!(self.wait().await, Ok(Wake::Received)) {
+                self.inbound = Inbound::default();
+            }
+        };
+        let _ = tokio::time::timeout(PARTING, drained).await;
     }
 
     /// Makes the kernel drop the connection at once when the link is dropped, with what it has not sent.

@@ -150,6 +150,9 @@ impl Running {
         let id = self.registered.id;
         self.context.broker.sessions().disconnect(id);
         self.context.broker.connections().remove(id);
+        if outcome.is_ok() {
+            self.link.part().await;
+        }
         outcome
     }
 
@@ -433,10 +436,12 @@ impl Running {
                 if !self.touched.contains(&number) {
                     self.touched.push(number);
                 }
+                self.active = true;
                 channel.event(to, &self.context, &mut self.link.egress, &mut self.outputs);
                 Ok(())
             }
             SessionEvent::NodeUp(node) => {
+                self.active = true;
                 for slot in self.channels.values_mut() {
                     if let Slot::Open(channel) = slot {
                         channel.node_up(node);
@@ -500,8 +505,10 @@ impl Running {
         self.active = false;
         for (number, slot) in &mut self.channels {
             if let Slot::Open(channel) = slot
-                && channel.tick()
+                && channel.needs_tick()
             {
+                // Also if nothing is awaited any more: time may have resolved publishes.
+                channel.tick();
                 self.active = true;
                 self.touched.push(*number);
             }
