@@ -12,9 +12,10 @@ use crate::ids::MachineVersion;
 const FORMAT: u8 = 1;
 const HEADER: usize = 1 + 8 + 4;
 
-/// Commands in one batch, at most: what one apply may take, and far below what a [`Reference`](crate::ids::Reference)
-/// can number.
-pub const MAX_COMMANDS: usize = 8192;
+/// Commands in one batch, at most: what a [`Reference`](crate::ids::Reference) can number.
+pub const MAX_COMMANDS: usize = 1 << 16;
+/// Commands in one batch after which a builder reports itself full. One request may go beyond.
+pub const FULL_COMMANDS: usize = 8192;
 /// Bytes in one batch after which a builder reports itself full. One command may exceed it, alone in its batch.
 pub const MAX_BYTES: usize = 4 << 20;
 
@@ -75,7 +76,7 @@ impl BatchBuilder {
 
     /// Whether the batch should be proposed before more is added.
     pub fn is_full(&self) -> bool {
-        self.ends.len() >= MAX_COMMANDS || self.bytes.len() >= MAX_BYTES
+        self.ends.len() >= FULL_COMMANDS || self.bytes.len() >= MAX_BYTES
     }
 
     /// Bytes of commands so far.

@@ -1,1 +1,24 @@
+//! The broker: what every protocol shares.
+//!
+//! [`Broker`](node::Broker) is one node's broker. A frontend authenticates a client, opens a connection, and one
+//! [`Session`](session::Session) per channel; [`operations`] declares, binds and deletes; [`session`] publishes and
+//! consumes. [`metadata`] is the replicated tree, [`queue`] the way to queues, [`cluster`] how nodes find each other.
 
+pub mod access;
+pub mod cluster;
+pub mod connections;
+pub mod error;
+pub mod identity;
+pub mod metadata;
+pub mod node;
+pub mod operations;
+pub mod queue;
+pub mod session;
+pub mod start;
+
+pub use connections::{Connection, ConnectionInfo};
+pub use error::BrokerError;
+pub use node::{Broker, NodeConfig};
+pub use queue::protocol::{QueuedMessage, Settlement};
+pub use session::registry::{CloseReason, EventReceiver, EventSender, SessionEvent};
+pub use session::{ConsumerSpec, Delivered, Output, Session};

@@ -1,0 +1,188 @@
+//! How a blank node finds its cluster.
+//!
+//! Peers are listed in the configuration. A node asks all of them who they are. If one belongs to a cluster already, the
+//! node is one of that cluster's founders (by name *and* incarnation) or asks to join. If none does, the node that sorts
+//! first waits until it has heard from every other one and then founds the cluster with exactly the incarnations that
+//! answered; the others hear of it in their next round. So however the nodes are started they form one cluster, and a
+//! node whose data was wiped, which has a new incarnation, can never pass for its old self: it has to join.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use warren_raft::transport::{CallTarget, Transport};
+
+use super::identity_file::{Cluster, Founder, NodeIdentity, random_u64};
+
+/// Method of the transport's calls that [`Hello`] answers.
+pub const HELLO: &str = "cluster.hello";
+/// Method by which a node asks to become a member.
+pub const JOIN: &str = "cluster.join";
+
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A node of the configured list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// `name@host`.
+    pub name: String,
+    /// `host:port` of its peer port.
+    pub address: String,
+}
+
+/// What a node says about itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hello {
+    /// `name@host`.
+    pub name: String,
+    /// The life of its data directory.
+    pub incarnation: u64,
+    /// Its cluster, if it has one.
+    pub cluster: Option<Cluster>,
+}
+
+/// A node asks to become a member.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// `name@host`.
+    pub name: String,
+    /// The life of its data directory.
+    pub incarnation: u64,
+    /// Its future member of the metadata group.
+    pub uid: u64,
+    /// `host:port` of its peer port.
+    pub address: String,
+}
+
+/// How the node came to its cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Membership {
+    /// It is one of the founders: its member starts with the founders' configuration.
+    Founder(Cluster),
+    /// It was admitted: its member starts empty and learns everything from the leader.
+    Joined(Cluster),
+}
+
+/// Finds or founds the cluster. Runs until that is done; logs what it waits for.
+pub async fn find_cluster(identity: &NodeIdentity, me: &Peer, peers: &[Peer], transport: &Transport) -> Membership {
+    let others: Vec<&Peer> = peers.iter().filter(|p| p.name != me.name).collect();
+    let mut round = 0_u32;
+    loop {
+        let hellos = ask_all(&others, transport).await;
+        let clusters: Vec<&Cluster> = hellos.iter().filter_map(|h| h.cluster.as_ref()).collect();
+        if let Some(cluster) = clusters.first() {
+            let mine = cluster.founders.iter().find(|f| f.name == me.name && f.incarnation == identity.incarnation);
+            if let Some(founder) = mine {
+                return Membership::Founder(Cluster { uid: founder.uid, ..(*cluster).clone() });
+            }
+            match join(identity, me, &others, cluster, transport).await {
+                Ok(cluster) => return Membership::Joined(cluster),
+                Err(reason) => tracing::warn!(%reason, "could not join the cluster yet"),
+            }
+        } else if hellos.len() == others.len() && others.iter().all(|p| me.name < p.name) {
+            return Membership::Founder(found(identity, me, &others, &hellos));
+        } else if round % 10 == 0 {
+            let missing: Vec<&str> = others
+                .iter()
+                .filter(|p| !hellos.iter().any(|h| h.name == p.name))
+                .map(|p| p.name.as_str())
+                .collect();
+            tracing::info!(?missing, "waiting for the other nodes to form the cluster");
+        }
+        round += 1;
+        tokio::time::sleep(Duration::from_millis(if round < 20 { 200 } else { 1000 })).await;
+    }
+}
+
+async fn ask_all(others: &[&Peer], transport: &Transport) -> Vec<Hello> {
+    let mut asking = tokio::task::JoinSet::new();
+    for peer in others {
+        let (transport, peer) = (transport.clone(), (*peer).clone());
+        asking.spawn(async move { ask(&peer, &transport).await });
+    }
+    let mut hellos = Vec::new();
+    while let Some(answer) = asking.join_next().await {
+        if let Ok(Some(hello)) = answer {
+            hellos.push(hello);
+        }
+    }
+    hellos
+}
+
+async fn ask(peer: &Peer, transport: &Transport) -> Option<Hello> {
+    let target = CallTarget::Address(peer.address.clone());
+    let reply = async {
+        let replies = transport.call(target, HELLO, Bytes::new(), HELLO_TIMEOUT).await?;
+        replies.one().await
+    };
+    let bytes = match reply.await {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            tracing::debug!(peer = peer.name, %error, "peer does not answer");
+            return None;
+        }
+    };
+    match serde_json::from_slice::<Hello>(&bytes) {
+        Ok(hello) if hello.name == peer.name => Some(hello),
+        Ok(hello) => {
+            tracing::warn!(address = peer.address, expected = peer.name, found = hello.name, "another node answers there");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(peer = peer.name, %error, "peer's answer does not decode");
+            None
+        }
+    }
+}
+
+fn found(identity: &NodeIdentity, me: &Peer, others: &[&Peer], hellos: &[Hello]) -> Cluster {
+    let uid = random_u64();
+    let mut founders = vec![Founder {
+        name: me.name.clone(),
+        incarnation: identity.incarnation,
+        uid,
+        address: me.address.clone(),
+    }];
+    for peer in others {
+        if let Some(hello) = hellos.iter().find(|h| h.name == peer.name) {
+            founders.push(Founder {
+                name: peer.name.clone(),
+                incarnation: hello.incarnation,
+                uid: random_u64(),
+                address: peer.address.clone(),
+            });
+        }
+    }
+    Cluster { id: random_u64(), founders, uid }
+}
+
+async fn join(
+    identity: &NodeIdentity,
+    me: &Peer,
+    others: &[&Peer],
+    cluster: &Cluster,
+    transport: &Transport,
+) -> Result<Cluster, String> {
+    let uid = random_u64();
+    let request = JoinRequest {
+        name: me.name.clone(),
+        incarnation: identity.incarnation,
+        uid,
+        address: me.address.clone(),
+    };
+    let payload = serde_json::to_vec(&request).map_err(|e| e.to_string())?;
+    let mut reason = "no member of the cluster answered".to_owned();
+    for peer in others {
+        let target = CallTarget::Address(peer.address.clone());
+        let answer = async {
+            let replies = transport.call(target, JOIN, Bytes::from(payload.clone()), JOIN_TIMEOUT).await?;
+            replies.one().await
+        };
+        match answer.await {
+            Ok(_) => return Ok(Cluster { uid, ..cluster.clone() }),
+            Err(error) => reason = format!("{}: {error}", peer.name),
+        }
+    }
+    Err(reason)
+}

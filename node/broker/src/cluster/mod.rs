@@ -1,0 +1,4 @@
+//! Which nodes there are, and how this one became one of them.
+
+pub mod formation;
+pub mod identity_file;

@@ -1,0 +1,126 @@
+//! The client connections of this node.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::metadata::now_ms;
+
+/// What is known of a connection once it is open.
+#[derive(Debug, Clone)]
+pub struct ConnectionInfo {
+    /// User name.
+    pub user: String,
+    /// Virtual host.
+    pub vhost: String,
+    /// `AMQP 0-9-1` and so on.
+    pub protocol: &'static str,
+    /// The client's end.
+    pub peer: SocketAddr,
+    /// This node's end.
+    pub local: SocketAddr,
+    /// `connection_name` of the client's properties, if given.
+    pub client_name: Option<String>,
+    /// The client's properties, as an encoded field table.
+    pub client_properties: Bytes,
+    /// Negotiated channels; 0 = no limit.
+    pub channel_max: u16,
+    /// Negotiated frame size; 0 = no limit.
+    pub frame_max: u32,
+    /// Negotiated heartbeat in seconds; 0 = none.
+    pub heartbeat: u16,
+    /// SASL mechanism used.
+    pub auth_mechanism: String,
+}
+
+/// A connection of this node.
+#[derive(Debug)]
+pub struct Connection {
+    /// Unique in this process.
+    pub id: u64,
+    /// What is known of it.
+    pub info: ConnectionInfo,
+    /// When it was opened, ms since 1970.
+    pub connected_at: u64,
+    channels: AtomicU32,
+    blocked: AtomicU32,
+}
+
+impl Connection {
+    /// Channels open now.
+    pub fn channels(&self) -> u32 {
+        self.channels.load(Ordering::Relaxed)
+    }
+
+    /// To be kept true by the frontend.
+    pub fn set_channels(&self, open: u32) {
+        self.channels.store(open, Ordering::Relaxed);
+    }
+
+    /// Whether publishes are held back now.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed) != 0
+    }
+
+    /// To be kept true by the frontend.
+    pub fn set_blocked(&self, blocked: bool) {
+        self.blocked.store(u32::from(blocked), Ordering::Relaxed);
+    }
+
+    /// `peer -> local`, as RabbitMQ names a connection.
+    pub fn name(&self) -> String {
+        format!("{} -> {}", self.info.peer, self.info.local)
+    }
+}
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub struct Connections {
+    next: AtomicU64,
+    open: Mutex<BTreeMap<u64, Arc<Connection>>>,
+}
+
+impl Connections {
+    /// Adds a connection.
+    pub fn add(&self, info: ConnectionInfo) -> Arc<Connection> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let connection = Arc::new(Connection {
+            id,
+            info,
+            connected_at: now_ms(),
+            channels: AtomicU32::new(0),
+            blocked: AtomicU32::new(0),
+        });
+        self.open.lock().insert(id, Arc::clone(&connection));
+        connection
+    }
+
+    /// Forgets a connection.
+    pub fn remove(&self, id: u64) {
+        self.open.lock().remove(&id);
+    }
+
+    /// All connections, oldest first.
+    pub fn list(&self) -> Vec<Arc<Connection>> {
+        self.open.lock().values().cloned().collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.open.lock().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it has not ended.
+    pub fn contains(&self, id: u64) -> bool {
+        self.open.lock().contains_key(&id)
+    }
+}

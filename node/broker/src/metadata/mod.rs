@@ -1,0 +1,181 @@
+//! This node's access to the metadata tree: reads from the local tree and its projections, writes through the leader.
+
+mod machine;
+mod reads;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use warren_metastore::machine::{Reply, Request, RequestId, Write};
+use warren_metastore::projections::Projections;
+use warren_metastore::tree::{MetaError, Tree};
+use warren_proto::ids::{GroupId, NodeId};
+use warren_raft::runtime::Host;
+
+pub use machine::MetaMachine;
+
+use crate::queue::links::Links;
+use crate::queue::supervisor::QueueChange;
+
+/// Pause before a command that was not applied yet is sent again. The machine applies it once.
+const RETRY: Duration = Duration::from_millis(200);
+/// How long the machine remembers a reply beyond the caller's patience.
+const DEDUP_MARGIN_MS: u64 = 60_000;
+
+/// A write that was not carried out, or of which nobody knows.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum WriteError {
+    /// No majority applied it in time. It may still happen.
+    #[error("the metadata store timed out; it may have lost its majority")]
+    Timeout,
+    /// It was applied, and refused.
+    #[error(transparent)]
+    Refused(#[from] MetaError),
+}
+
+type Pending = FxHashMap<u64, oneshot::Sender<Result<Reply, MetaError>>>;
+
+/// What the metadata group's member on this node shares with everybody else on it.
+pub struct Shared {
+    /// Distinguishes this process's requests from those of its earlier lives.
+    origin: u64,
+    projections: Projections,
+    pending: Mutex<Pending>,
+    applied: watch::Sender<u64>,
+    queue_changes: mpsc::UnboundedSender<QueueChange>,
+}
+
+/// See the module's head. Cheap to clone.
+#[derive(Clone)]
+pub struct Metadata {
+    shared: Arc<Shared>,
+    next_seq: Arc<AtomicU64>,
+    host: Arc<OnceLock<Host<MetaMachine>>>,
+    links: Arc<OnceLock<Arc<Links>>>,
+    timeout: Duration,
+}
+
+impl Metadata {
+    /// Access for this process; `timeout` bounds every write (`metadata_store.default_timeout`).
+    /// Declared and deleted queues are named to `queue_changes`.
+    pub fn new(
+        origin: u64,
+        timeout: Duration,
+        queue_changes: mpsc::UnboundedSender<QueueChange>,
+    ) -> Self {
+        let (applied, _) = watch::channel(0);
+        Metadata {
+            shared: Arc::new(Shared {
+                origin,
+                projections: Projections::new(),
+                pending: Mutex::default(),
+                applied,
+                queue_changes,
+            }),
+            next_seq: Arc::new(AtomicU64::new(1)),
+            host: Arc::default(),
+            links: Arc::default(),
+            timeout,
+        }
+    }
+
+    /// A machine for this node's member.
+    pub fn machine(&self) -> MetaMachine {
+        MetaMachine::new(Arc::clone(&self.shared))
+    }
+
+    /// Names the group's host and the way to peers. The first call counts.
+    pub fn connect(&self, host: Host<MetaMachine>, links: Arc<Links>) {
+        let _ = self.host.set(host);
+        let _ = self.links.set(links);
+    }
+
+    /// The Raft host of the metadata group.
+    pub fn host(&self) -> Option<&Host<MetaMachine>> {
+        self.host.get()
+    }
+
+    /// The tree as applied on this node now.
+    pub fn tree(&self) -> Tree {
+        self.shared.projections.peek().tree().clone()
+    }
+
+    /// The read models fed by the tree.
+    pub fn projections(&self) -> &Projections {
+        &self.shared.projections
+    }
+
+    /// Changes whenever something was applied: for loops that compare what is with what should be.
+    pub fn applied(&self) -> watch::Receiver<u64> {
+        self.shared.applied.subscribe()
+    }
+
+    /// The node that leads the metadata group, as far as this node knows.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.host.get()?.leader(GroupId::METADATA)
+    }
+
+    /// Applies a write and answers once this node has applied it and its projections show it.
+    pub async fn write(&self, write: Write) -> Result<Reply, WriteError> {
+        self.write_within(write, self.timeout).await
+    }
+
+    /// [`write`](Self::write) with a time limit of its own.
+    pub async fn write_within(&self, write: Write, timeout: Duration) -> Result<Reply, WriteError> {
+        let seq = self.next_seq.fetch_add(1, Ordering::Relaxed);
+        let (sender, mut reply) = oneshot::channel();
+        self.shared.pending.lock().insert(seq, sender);
+        let request = Request {
+            id: RequestId { origin: self.shared.origin, seq },
+            deadline_ms: now_ms() + timeout.as_millis() as u64 + DEDUP_MARGIN_MS,
+            // A copy of an answered request may still be on its way to a leader, so its reply is kept until the
+            // deadline.
+            acked_below: 0,
+        };
+        let command = Bytes::from(write.to_bytes(Some(&request)));
+        let deadline = Instant::now() + timeout;
+        let outcome = loop {
+            if let (Some(leader), Some(links)) = (self.leader(), self.links.get()) {
+                links.to_metadata(leader, command.clone());
+            }
+            let pause = (Instant::now() + RETRY).min(deadline);
+            match tokio::time::timeout_at(pause, &mut reply).await {
+                Ok(Ok(reply)) => break reply.map_err(WriteError::from),
+                Ok(Err(_)) => break Err(WriteError::Timeout),
+                Err(_) if Instant::now() >= deadline => break Err(WriteError::Timeout),
+                Err(_) => {}
+            }
+        };
+        self.shared.pending.lock().remove(&seq);
+        outcome
+    }
+
+    /// Waits until this node's tree contains everything that was committed when the call began.
+    pub async fn fence(&self, timeout: Duration) -> Result<(), WriteError> {
+        let Some(host) = self.host.get() else { return Err(WriteError::Timeout) };
+        let fence = async {
+            loop {
+                match host.read_index(GroupId::METADATA).await {
+                    Ok(index) => {
+                        if host.wait_applied(GroupId::METADATA, index).await.is_ok() {
+                            return;
+                        }
+                    }
+                    Err(_) => tokio::time::sleep(RETRY).await,
+                }
+            }
+        };
+        tokio::time::timeout(timeout, fence).await.map_err(|_| WriteError::Timeout)
+    }
+}
+
+/// Wall clock in milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,85 @@
+//! Records as this node knows them now. None of these waits for anybody.
+
+use std::sync::Arc;
+
+use warren_metastore::projections::{HeaderLookup, QueueTarget, Routed};
+use warren_metastore::records::{Exchange, Node, Queue, Stored, User, Vhost};
+use warren_proto::ids::GroupId;
+
+use super::Metadata;
+use crate::error::{BrokerError, no_exchange};
+
+impl Metadata {
+    /// A user.
+    pub fn user(&self, name: &str) -> Option<Arc<Stored<User>>> {
+        self.projections().peek().user(name).cloned()
+    }
+
+    /// A virtual host.
+    pub fn vhost(&self, name: &str) -> Option<Arc<Stored<Vhost>>> {
+        self.projections().peek().vhost(name).and_then(|v| v.record().cloned())
+    }
+
+    /// An exchange.
+    pub fn exchange(&self, vhost: &str, name: &str) -> Option<Arc<Stored<Exchange>>> {
+        self.projections().peek().exchange(vhost, name).map(|e| Arc::clone(e.record()))
+    }
+
+    /// A queue.
+    pub fn queue(&self, vhost: &str, name: &str) -> Option<Arc<Stored<Queue>>> {
+        self.queue_target(vhost, name).map(|target| target.record())
+    }
+
+    /// What publishing and consuming need to know of a queue.
+    pub fn queue_target(&self, vhost: &str, name: &str) -> Option<Arc<QueueTarget>> {
+        self.projections().peek().queue(vhost, name).cloned()
+    }
+
+    /// The queue that a group runs.
+    pub fn queue_of_group(&self, group: GroupId) -> Option<Arc<Stored<Queue>>> {
+        self.projections().peek().queue_of_group(group).map(|target| target.record())
+    }
+
+    /// Whether the group's queue exists.
+    pub fn has_queue(&self, group: GroupId) -> bool {
+        self.projections().peek().queue_of_group(group).is_some()
+    }
+
+    /// All queues of all vhosts, in no order.
+    pub fn queues(&self) -> Vec<Arc<Stored<Queue>>> {
+        self.projections().load().queues().map(|target| target.record()).collect()
+    }
+
+    /// All nodes of the cluster, in order of their names.
+    pub fn nodes(&self) -> Vec<Arc<Stored<Node>>> {
+        let mut nodes: Vec<_> = self.projections().load().nodes().cloned().collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        nodes
+    }
+
+    /// The queues that a publish reaches, each once; alternate exchanges are followed. 404 without the exchange, 403 if
+    /// clients may not publish to it.
+    pub fn route(
+        &self,
+        vhost: &str,
+        exchange: &str,
+        keys: &[&[u8]],
+        headers: Option<&dyn HeaderLookup>,
+    ) -> Result<Routed, BrokerError> {
+        let view = self.projections().peek();
+        let mut routed = Routed::new();
+        let Some(vhost_view) = view.vhost(vhost) else { return Err(no_exchange(vhost, exchange)) };
+        if exchange.is_empty() {
+            vhost_view.route_into(exchange, keys, headers, &mut routed);
+            return Ok(routed);
+        }
+        let Some(found) = vhost_view.exchange(exchange) else { return Err(no_exchange(vhost, exchange)) };
+        if found.record().internal {
+            return Err(BrokerError::AccessRefused(format!(
+                "cannot publish to internal exchange '{exchange}' in vhost '{vhost}'"
+            )));
+        }
+        vhost_view.route_from(found, keys, headers, &mut routed);
+        Ok(routed)
+    }
+}

@@ -1,0 +1,293 @@
+//! The broker of one node: what all frontends share.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use warren_metastore::projections::QueueTarget;
+use warren_metastore::records::{QueueKind, User};
+use warren_proto::ids::{GroupId, NodeId, SessionRef};
+use warren_raft::runtime::Host;
+use warren_raft::machine::EntryReader;
+
+use crate::cluster::formation::Peer;
+use crate::cluster::identity_file::Cluster;
+use crate::connections::Connections;
+use crate::error::BrokerError;
+use crate::metadata::Metadata;
+use crate::queue::classic_host::ClassicHost;
+use crate::queue::group::{GroupContext, QuorumMachine};
+use crate::queue::links::Links;
+use crate::queue::protocol::{QueueEvent, QueueItem, QueueReply, QueueRequest, QueueStats, ToQueue, ToSession};
+use crate::session::registry::Sessions;
+
+/// How long an operation waits for a queue that has no leader.
+pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long one attempt waits for its answer before it is made again.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// Pause before a node that does not lead is asked again.
+const PAUSE: Duration = Duration::from_millis(30);
+
+/// What a node needs to know to start, read once from the configuration.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// `name@host`.
+    pub name: String,
+    /// `<data_dir>/<node name>`; exists, and is locked by the caller.
+    pub data: PathBuf,
+    /// Where the databases of queue groups live; `data` if not moved (`raft.data_dir`).
+    pub queues_data: PathBuf,
+    /// Where the peer port listens.
+    pub peer_listen: SocketAddr,
+    /// `host:port` under which other nodes reach it.
+    pub peer_address: String,
+    /// The cluster's shared secret.
+    pub secret: Bytes,
+    /// The nodes of the cluster as configured, this one included; empty = a cluster of one.
+    pub peers: Vec<Peer>,
+    /// Name of the cluster, if configured.
+    pub cluster_name: Option<String>,
+    /// Bound of every metadata write.
+    pub metadata_timeout: Duration,
+    /// How long to wait for a metadata leader at boot.
+    pub leader_wait: Duration,
+    /// Members of a new quorum queue.
+    pub quorum_size: u32,
+    /// Queue type where neither the client nor the vhost names one.
+    pub default_queue_type: QueueKind,
+    /// Created on first boot.
+    pub default_vhost: String,
+    /// Created on first boot.
+    pub default_user: String,
+    /// Its password.
+    pub default_pass: String,
+    /// Its tags.
+    pub default_user_tags: Vec<String>,
+    /// Its permissions: configure, write, read.
+    pub default_permissions: [String; 3],
+    /// Users who may log in from loopback addresses only.
+    pub loopback_users: Vec<String>,
+    /// Raft shards for queue groups; 0 = one per core, at most 8.
+    pub shards: usize,
+    /// Connections of this node at most.
+    pub max_connections: Option<usize>,
+}
+
+/// See the module's head.
+pub struct Broker {
+    pub(crate) config: NodeConfig,
+    pub(crate) me: NodeId,
+    pub(crate) incarnation: u64,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) connections: Connections,
+    pub(crate) links: Arc<Links>,
+    pub(crate) metadata: Metadata,
+    pub(crate) queues: Host<QuorumMachine>,
+    pub(crate) groups: Arc<GroupContext>,
+    pub(crate) cluster: Cluster,
+    pub(crate) classic: Arc<ClassicHost>,
+    pub(crate) transport: warren_raft::transport::Transport,
+    pub(crate) entries: Arc<dyn EntryReader>,
+    pub(crate) started: Instant,
+    pub(crate) stranger: User,
+    /// Exclusive queues by the connection of this node that owns them.
+    pub(crate) exclusive: parking_lot::Mutex<HashMap<u64, Vec<Arc<QueueTarget>>>>,
+}
+
+impl Broker {
+    /// This node.
+    pub fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// `name@host` of this node.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// The configuration it was started with.
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// When it was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Sessions of this node.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// Connections of this node.
+    pub fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// The way to queues and sessions.
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// The metadata tree.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The Raft host of quorum queues.
+    pub fn queues(&self) -> &Host<QuorumMachine> {
+        &self.queues
+    }
+
+    /// The classic queues whose home is this node.
+    pub fn classic(&self) -> &ClassicHost {
+        &self.classic
+    }
+
+    /// The peer transport.
+    pub fn transport(&self) -> &warren_raft::transport::Transport {
+        &self.transport
+    }
+
+    /// Reads message bodies of quorum queues from this node's log.
+    pub fn entry_reader(&self) -> Arc<dyn EntryReader> {
+        Arc::clone(&self.entries)
+    }
+
+    /// The node to ask about a queue: its leader as this node knows it, else its members in turn.
+    pub fn find_leader(&self, target: &QueueTarget, member: &mut usize) -> Option<NodeId> {
+        if target.kind == QueueKind::Classic {
+            return Some(target.home).filter(|home| self.links.is_up(*home));
+        }
+        if let Some(leader) = self.queues.leader(target.group) {
+            return Some(leader);
+        }
+        if target.members().iter().any(|m| m.node == self.me) {
+            // A member of this node would know a leader if there were one that this node can reach.
+            return None;
+        }
+        let members = target.members();
+        for _ in 0..members.len() {
+            *member = (*member + 1) % members.len();
+            let node = members[*member].node;
+            if self.links.is_up(node) {
+                return Some(node);
+            }
+        }
+        None
+    }
+
+    /// The leader of a queue, if this node knows it.
+    pub fn leader_of(&self, target: &QueueTarget) -> Option<NodeId> {
+        match target.kind {
+            QueueKind::Classic => Some(target.home),
+            QueueKind::Quorum => self.queues.leader(target.group),
+        }
+    }
+
+    /// Has a queue apply a request, asking again until its leader has answered or [`QUEUE_TIMEOUT`] has passed.
+    pub async fn call_queue(
+        &self,
+        from: SessionRef,
+        target: &QueueTarget,
+        request: QueueRequest,
+    ) -> Result<QueueReply, BrokerError> {
+        let answer = self
+            .ask_queue(from, target, QUEUE_TIMEOUT, |correlation| QueueItem::Command {
+                correlation,
+                request: request.clone(),
+            })
+            .await?;
+        match answer.event {
+            QueueEvent::Replied { mut reply, .. } => {
+                if let QueueReply::Got { message, .. } = &mut reply
+                    && message.body.in_log().is_some()
+                {
+                    let (entries, group) = (self.entry_reader(), target.group);
+                    let mut taken = message.clone();
+                    let loaded = tokio::task::spawn_blocking(move || {
+                        crate::queue::protocol::load_bodies(group, std::slice::from_mut(&mut taken), &entries);
+                        taken
+                    })
+                    .await;
+                    *message = loaded.map_err(|e| BrokerError::Internal(e.to_string()))?;
+                }
+                match reply {
+                    QueueReply::Unsupported => Err(BrokerError::Internal(format!(
+                        "queue '{}' in vhost '{}' has a member that does not support this yet",
+                        target.name, target.vhost
+                    ))),
+                    reply => Ok(reply),
+                }
+            }
+            other => Err(BrokerError::Internal(format!("the queue answered {other:?}"))),
+        }
+    }
+
+    /// A queue's figures from its leader.
+    pub async fn queue_stats(&self, target: &QueueTarget, timeout: Duration) -> Result<QueueStats, BrokerError> {
+        let from = SessionRef { node: self.me, incarnation: self.sessions.incarnation(), id: 0 };
+        let answer = self.ask_queue(from, target, timeout, |correlation| QueueItem::Stat { correlation }).await?;
+        match answer.event {
+            QueueEvent::Stats { stats, .. } => Ok(stats),
+            other => Err(BrokerError::Internal(format!("the queue answered {other:?}"))),
+        }
+    }
+
+    async fn ask_queue(
+        &self,
+        from: SessionRef,
+        target: &QueueTarget,
+        timeout: Duration,
+        item: impl Fn(u64) -> QueueItem,
+    ) -> Result<ToSession, BrokerError> {
+        let deadline = tokio::time::Instant::now() + timeout;
+        let mut hint = None;
+        let mut member = 0;
+        loop {
+            if self.metadata.projections().peek().queue_of_group(target.group).is_none() {
+                return Err(crate::error::no_queue(&target.vhost, &target.name));
+            }
+            if let Some(leader) = hint.take().or_else(|| self.find_leader(target, &mut member)) {
+                let (correlation, answer) = self.sessions.call();
+                self.links.to_queue(leader, ToQueue { group: target.group, from, items: vec![item(correlation)] });
+                let until = (tokio::time::Instant::now() + ATTEMPT).min(deadline);
+                match tokio::time::timeout_at(until, answer).await {
+                    Ok(Ok(ToSession { event: QueueEvent::NotLeader { leader: other, busy, .. }, .. })) => {
+                        hint = other.filter(|node| !busy && *node != leader);
+                    }
+                    Ok(Ok(answer)) => return Ok(answer),
+                    Ok(Err(_)) | Err(_) => {}
+                }
+            } else if target.kind == QueueKind::Classic {
+                return Err(BrokerError::NotFound(format!(
+                    "home node of durable queue '{}' in vhost '{}' is down or inaccessible",
+                    target.name, target.vhost
+                )));
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(BrokerError::Timeout(format!(
+                    "queue '{}' in vhost '{}' has no leader: the operation timed out",
+                    target.name, target.vhost
+                )));
+            }
+            if hint.is_none() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// The cluster as it was formed.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Groups of quorum queues with a member on this node.
+    pub fn local_groups(&self) -> Vec<GroupId> {
+        self.queues.groups()
+    }
+}

@@ -1,0 +1,378 @@
+//! Declaring, deleting and purging queues, and finding them for consumers (spec: amqp091.md, section 6).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use warren_metastore::projections::QueueTarget;
+use warren_metastore::records::{CreateOrGet, Member, Queue, QueueKind, Record, SessionOwner};
+use warren_metastore::tree::{AbortCode, MetaError};
+use warren_proto::amqp091::{FieldTable, FieldValue};
+use warren_proto::ids::{GroupId, Incarnation, MemberUid, SessionRef};
+
+use super::arguments::{self, Named};
+use super::exchange::bare;
+use super::{Context, clean_name, write_failed};
+use crate::access::{Permission, Resource};
+use crate::cluster::identity_file::random_u64;
+use crate::error::{BrokerError, no_queue};
+use crate::metadata::{WriteError, now_ms};
+use crate::node::{Broker, QUEUE_TIMEOUT};
+use crate::queue::protocol::{QueueReply, QueueRequest, QueueStats};
+
+/// What names of the direct reply-to pseudo-queue begin with.
+pub const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+/// How long a declare of a known queue waits for its figures before it answers with zeros.
+const STATS_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A queue to be.
+#[derive(Debug, Clone)]
+pub struct QueueSpec {
+    /// Its name; empty = the broker makes one.
+    pub name: String,
+    /// Only check that it exists.
+    pub passive: bool,
+    /// Survives a restart.
+    pub durable: bool,
+    /// Belongs to this connection and goes with it.
+    pub exclusive: bool,
+    /// Goes with its last consumer.
+    pub auto_delete: bool,
+    /// No answer is wanted, so no figures are gathered.
+    pub nowait: bool,
+    /// Its arguments.
+    pub arguments: FieldTable,
+}
+
+/// A queue that was declared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueDeclared {
+    /// Its name.
+    pub name: String,
+    /// Messages ready.
+    pub messages: u64,
+    /// Consumers.
+    pub consumers: u64,
+}
+
+impl Broker {
+    /// Declares a queue, or checks that it exists.
+    pub async fn queue_declare(&self, cx: &Context, mut spec: QueueSpec) -> Result<QueueDeclared, BrokerError> {
+        spec.name = clean_name(&spec.name);
+        let prefix = name_prefix(&mut spec)?;
+        if spec.passive {
+            return self.declare_passive(cx, &spec).await;
+        }
+        let asked = arguments::queue_kind(&spec.arguments, Named { vhost: &cx.vhost, name: &spec.name })?;
+        let kind = asked.unwrap_or_else(|| self.default_kind(cx, &spec));
+        if asked.is_none() && kind != QueueKind::Classic {
+            spec.arguments.set("x-queue-type", FieldValue::text(kind.name()));
+        }
+        // Exclusive queues are transient whatever the client says.
+        spec.durable &= !spec.exclusive;
+        if spec.name.is_empty() {
+            if kind != QueueKind::Classic {
+                return Err(BrokerError::PreconditionFailed(format!(
+                    "cannot declare a server-named queue of type rabbit_{}_queue",
+                    kind.name()
+                )));
+            }
+            spec.name = generated_name(&prefix);
+        } else if spec.name.starts_with("amq.") {
+            return Err(BrokerError::AccessRefused(format!(
+                "queue name '{}' contains reserved prefix 'amq.*'",
+                spec.name
+            )));
+        }
+        self.check(&cx.user.name, &cx.vhost, Permission::Configure, Resource::Queue(&spec.name))?;
+        if let Some(existing) = self.metadata.queue(&cx.vhost, &spec.name) {
+            return self.redeclare(cx, &existing, kind, &spec).await;
+        }
+        let named = Named { vhost: &cx.vhost, name: &spec.name };
+        arguments::check(kind, &spec.arguments, named)?;
+        if kind == QueueKind::Quorum {
+            check_quorum_flags(&spec, named)?;
+        }
+        let queue = self.new_queue(cx, kind, &spec);
+        let reply = match self.metadata.write(queue.create_or_get()).await {
+            Ok(reply) => Ok(reply),
+            Err(WriteError::Refused(error)) => Err(error),
+            Err(error) => return Err(write_failed(error, "declaring queue", &spec.name)),
+        };
+        match Queue::created(reply) {
+            Ok(CreateOrGet::Created) => {}
+            Ok(CreateOrGet::Exists(existing)) => return self.redeclare(cx, &existing, kind, &spec).await,
+            Err(MetaError::Aborted { code: AbortCode::NoSuchVhost }) => {
+                return Err(BrokerError::NotFound(format!("no vhost '{}'", cx.vhost)));
+            }
+            Err(error) => return Err(super::refused(&error, "declaring queue", &spec.name)),
+        }
+        self.start_here(&queue).await;
+        let target = self.target(cx, &spec.name)?;
+        if spec.exclusive {
+            self.exclusive.lock().entry(cx.connection).or_default().push(Arc::clone(&target));
+        }
+        // Answered once the queue can be used: its group has a leader.
+        self.queue_stats(&target, QUEUE_TIMEOUT).await?;
+        Ok(QueueDeclared { name: spec.name, messages: 0, consumers: 0 })
+    }
+
+    fn default_kind(&self, cx: &Context, spec: &QueueSpec) -> QueueKind {
+        let of_vhost = self.metadata.vhost(&cx.vhost).and_then(|v| {
+            v.default_queue_type.as_deref().and_then(|name| match name {
+                "classic" => Some(QueueKind::Classic),
+                "quorum" => Some(QueueKind::Quorum),
+                _ => None,
+            })
+        });
+        let kind = of_vhost.unwrap_or(self.config.default_queue_type);
+        let fits = spec.durable && !spec.exclusive && !spec.auto_delete && !spec.name.is_empty();
+        if fits { kind } else { QueueKind::Classic }
+    }
+
+    async fn declare_passive(&self, cx: &Context, spec: &QueueSpec) -> Result<QueueDeclared, BrokerError> {
+        self.check_any(&cx.user.name, &cx.vhost, Resource::Queue(&spec.name))?;
+        let queue =
+            self.metadata.queue(&cx.vhost, &spec.name).ok_or_else(|| no_queue(&cx.vhost, &spec.name))?;
+        self.check_exclusive(cx, &queue)?;
+        self.declared(cx, spec).await
+    }
+
+    async fn redeclare(
+        &self,
+        cx: &Context,
+        existing: &Queue,
+        kind: QueueKind,
+        spec: &QueueSpec,
+    ) -> Result<QueueDeclared, BrokerError> {
+        let named = Named { vhost: &cx.vhost, name: &spec.name };
+        self.check_exclusive(cx, existing)?;
+        if existing.exclusive_owner.is_some() != spec.exclusive {
+            return Err(locked(existing));
+        }
+        let flags =
+            [("durable", spec.durable, existing.durable), ("auto_delete", spec.auto_delete, existing.auto_delete)];
+        for (field, received, current) in flags {
+            if received != current {
+                return Err(BrokerError::PreconditionFailed(format!(
+                    "inequivalent arg '{field}' for queue '{}' in vhost '{}': received '{received}' but current is \
+                     '{current}'",
+                    existing.name, existing.vhost
+                )));
+            }
+        }
+        if kind != existing.kind {
+            return Err(BrokerError::PreconditionFailed(format!(
+                "inequivalent arg 'x-queue-type' for queue '{}' in vhost '{}': received '{}' but current is '{}'",
+                existing.name,
+                existing.vhost,
+                kind.name(),
+                existing.kind.name()
+            )));
+        }
+        let current = FieldTable::decode_bare(&existing.arguments).unwrap_or_default();
+        arguments::equivalent(existing.kind, &current, &spec.arguments, named)?;
+        self.declared(cx, spec).await
+    }
+
+    async fn declared(&self, cx: &Context, spec: &QueueSpec) -> Result<QueueDeclared, BrokerError> {
+        let name = spec.name.clone();
+        if spec.nowait {
+            return Ok(QueueDeclared { name, messages: 0, consumers: 0 });
+        }
+        let target = self.target(cx, &name)?;
+        let stats = self.queue_stats(&target, STATS_TIMEOUT).await?;
+        Ok(QueueDeclared { name, messages: stats.ready, consumers: stats.consumers.len() as u64 })
+    }
+
+    fn new_queue(&self, cx: &Context, kind: QueueKind, spec: &QueueSpec) -> Queue {
+        let members = match kind {
+            QueueKind::Classic => Vec::new(),
+            QueueKind::Quorum => self.place(arguments::initial_group_size(&spec.arguments)),
+        };
+        Queue {
+            vhost: cx.vhost.clone(),
+            name: spec.name.as_str().into(),
+            kind,
+            durable: spec.durable,
+            auto_delete: spec.auto_delete,
+            exclusive_owner: spec.exclusive.then(|| SessionOwner {
+                node: self.me,
+                incarnation: self.sessions.incarnation(),
+                connection: cx.connection,
+            }),
+            arguments: bare(&spec.arguments),
+            group: new_group(),
+            home: self.me,
+            members,
+            user: cx.user.name.clone(),
+            created_ms: now_ms(),
+            ..Queue::default()
+        }
+    }
+
+    /// Chooses the nodes of a new quorum queue: this one, then running ones, then others; which of the others rotates.
+    fn place(&self, size: Option<usize>) -> Vec<Member> {
+        let size = size.unwrap_or(self.config.quorum_size as usize).max(1);
+        let mut nodes = self.metadata.nodes();
+        let turn = (random_u64() % nodes.len().max(1) as u64) as usize;
+        nodes.rotate_left(turn);
+        nodes.sort_by_key(|n| (n.id != self.me, !self.links.is_up(n.id)));
+        nodes
+            .iter()
+            .take(size)
+            .map(|n| Member {
+                uid: MemberUid(random_u64()),
+                node: n.id,
+                node_incarnation: Incarnation(n.incarnation.0),
+            })
+            .collect()
+    }
+
+    /// What publishing and consuming need to know of a queue.
+    fn target(&self, cx: &Context, name: &str) -> Result<Arc<QueueTarget>, BrokerError> {
+        self.metadata.queue_target(&cx.vhost, name).ok_or_else(|| no_queue(&cx.vhost, name))
+    }
+
+    /// Finds a queue for `basic.consume`, `basic.get` and the like; checks existence, permission and exclusivity.
+    pub fn queue_to_read(&self, cx: &Context, name: &str) -> Result<Arc<QueueTarget>, BrokerError> {
+        self.check(&cx.user.name, &cx.vhost, Permission::Read, Resource::Queue(name))?;
+        let queue = self.metadata.queue(&cx.vhost, name).ok_or_else(|| no_queue(&cx.vhost, name))?;
+        self.check_exclusive(cx, &queue)?;
+        self.target(cx, name)
+    }
+
+    /// Drops the ready messages of a queue. Answers how many there were.
+    pub async fn queue_purge(&self, cx: &Context, name: &str) -> Result<u64, BrokerError> {
+        let target = self.queue_to_read(cx, name)?;
+        self.purge(&target).await
+    }
+
+    /// [`queue_purge`](Self::queue_purge) for operators.
+    pub async fn purge(&self, target: &QueueTarget) -> Result<u64, BrokerError> {
+        match self.call_queue(self.nobody(), target, QueueRequest::Purge).await? {
+            QueueReply::Purged { count } => Ok(count),
+            other => Err(BrokerError::Internal(format!("the queue answered {other:?}"))),
+        }
+    }
+
+    /// Deletes a queue with its bindings. Answers how many messages were ready. Deleting one that is not there is fine.
+    pub async fn queue_delete(
+        &self,
+        cx: &Context,
+        name: &str,
+        if_unused: bool,
+        if_empty: bool,
+    ) -> Result<u64, BrokerError> {
+        let name = clean_name(name);
+        self.check(&cx.user.name, &cx.vhost, Permission::Configure, Resource::Queue(&name))?;
+        let Some(queue) = self.metadata.queue(&cx.vhost, &name) else { return Ok(0) };
+        self.check_exclusive(cx, &queue)?;
+        if queue.kind == QueueKind::Quorum && (if_unused || if_empty) {
+            return Err(BrokerError::NotImplemented(format!(
+                "cannot delete queue '{name}' in vhost '{}': queue type quorum does not support if-unused and if-empty",
+                cx.vhost
+            )));
+        }
+        let target = self.target(cx, &name)?;
+        let conditional = if_unused || if_empty;
+        let stats = match self.queue_stats(&target, if conditional { STATS_TIMEOUT } else { Duration::from_secs(1) }).await {
+            Ok(stats) => stats,
+            // A queue without a leader can be deleted all the same.
+            Err(_) if !conditional => QueueStats::default(),
+            Err(error) => return Err(error),
+        };
+        if if_unused && !stats.consumers.is_empty() {
+            return Err(BrokerError::PreconditionFailed(format!("queue '{name}' in vhost '{}' in use", cx.vhost)));
+        }
+        if if_empty && stats.ready + stats.unacknowledged > 0 {
+            return Err(BrokerError::PreconditionFailed(format!("queue '{name}' in vhost '{}' not empty", cx.vhost)));
+        }
+        self.delete_queue(&queue).await?;
+        Ok(stats.ready)
+    }
+
+    /// Deletes this incarnation of a queue, whoever asks.
+    pub async fn delete_queue(&self, queue: &Queue) -> Result<(), BrokerError> {
+        let tree = self.metadata.tree();
+        let stored = Queue::get(&tree, &queue.vhost, &queue.name).map_err(|e| BrokerError::Internal(e.to_string()))?;
+        let Some(stored) = stored.filter(|s| s.group == queue.group) else { return Ok(()) };
+        match self.metadata.write(Queue::delete(&queue.vhost, &queue.name, stored.create_revision)).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(write_failed(error, "deleting queue", &queue.name)),
+        }
+    }
+
+    /// Deletes the exclusive queues of a connection that ended.
+    pub async fn delete_exclusive_queues(&self, connection: u64) {
+        let owned = self.exclusive.lock().remove(&connection).unwrap_or_default();
+        for target in owned {
+            if let Err(error) = self.delete_queue(&target.record()).await {
+                tracing::warn!(queue = %target.name, vhost = %target.vhost, %error, "exclusive queue was not deleted yet");
+            }
+        }
+    }
+
+    pub(super) fn check_exclusive(&self, cx: &Context, queue: &Queue) -> Result<(), BrokerError> {
+        let mine = SessionOwner { node: self.me, incarnation: self.sessions.incarnation(), connection: cx.connection };
+        match queue.exclusive_owner {
+            Some(owner) if owner != mine => Err(locked(queue)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The session of requests that no client session makes.
+    pub fn nobody(&self) -> SessionRef {
+        SessionRef { node: self.me, incarnation: self.sessions.incarnation(), id: 0 }
+    }
+}
+
+fn locked(queue: &Queue) -> BrokerError {
+    BrokerError::ResourceLocked(format!(
+        "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on another \
+         connection or the exclusive property value does not match that of the original declaration.",
+        queue.name, queue.vhost
+    ))
+}
+
+fn check_quorum_flags(spec: &QueueSpec, queue: Named<'_>) -> Result<(), BrokerError> {
+    let invalid = |property: &str| {
+        Err(BrokerError::PreconditionFailed(format!(
+            "invalid property '{property}' for queue '{}' in vhost '{}'",
+            queue.name, queue.vhost
+        )))
+    };
+    if spec.exclusive {
+        return invalid("exclusive-owner");
+    }
+    if !spec.durable {
+        return invalid("non-durable");
+    }
+    if spec.auto_delete {
+        return invalid("auto-delete");
+    }
+    Ok(())
+}
+
+fn name_prefix(spec: &mut QueueSpec) -> Result<String, BrokerError> {
+    let prefix = spec.arguments.remove("x-name-prefix");
+    let prefix = prefix.as_ref().and_then(FieldValue::as_str).unwrap_or_default();
+    if prefix.len() > 64 && spec.name.is_empty() {
+        return Err(BrokerError::PreconditionFailed("x-name-prefix is longer than 64 bytes".into()));
+    }
+    Ok(if prefix.is_empty() { "amq.gen".to_owned() } else { prefix.to_owned() })
+}
+
+fn generated_name(prefix: &str) -> String {
+    use base64::Engine as _;
+    let bytes = [random_u64().to_le_bytes(), random_u64().to_le_bytes()].concat();
+    format!("{prefix}-{}", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes))
+}
+
+fn new_group() -> GroupId {
+    loop {
+        let group = GroupId(random_u64());
+        if group != GroupId::METADATA {
+            return group;
+        }
+    }
+}

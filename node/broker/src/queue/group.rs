@@ -1,0 +1,589 @@
+//! A quorum queue's member on this node: the queue machine, and what its leader does about the machine's effects.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use warren_proto::batch::{Batch, BatchBuilder};
+use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
+use warren_queues::quorum::{
+    Attach, Command, Config, Delivered, Effect, Effects, Encoder, Meta, Mode, Queue, Reply, SUPPORTED, TimerKey,
+    stored_message,
+};
+use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Origin, SessionLoss};
+use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
+
+use super::links::Links;
+use super::protocol::{
+    Body, ConsumerStats, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueueStats,
+    Settlement, ToQueue, ToSession,
+};
+use crate::session::registry::Sessions;
+
+/// How often a leader compares the sessions it knows with those that exist on its node.
+const RECHECK_MS: u64 = 5_000;
+
+/// What reaches a quorum queue's member.
+#[derive(Debug)]
+pub enum GroupRequest {
+    /// From a session.
+    Session(ToQueue),
+    /// A node cannot be reached any more.
+    NodeDown(NodeId),
+    /// A node can be reached again.
+    NodeUp(NodeId),
+}
+
+/// What every member on this node shares.
+pub struct GroupContext {
+    /// This node.
+    pub me: NodeId,
+    /// Sessions of this node.
+    pub sessions: Arc<Sessions>,
+    /// The way to sessions.
+    pub links: Arc<Links>,
+    /// Whether the metadata says that this group's queue is gone.
+    pub is_deleted: Box<dyn Fn(GroupId) -> bool + Send + Sync>,
+}
+
+/// A command whose reply somebody waits for.
+#[derive(Debug, Clone, Copy)]
+struct Awaited {
+    position: u16,
+    session: SessionRef,
+    correlation: u64,
+}
+
+#[derive(Debug)]
+struct AwaitedEntry {
+    index: u64,
+    term: u64,
+    replies: Vec<Awaited>,
+}
+
+/// See the module's head.
+pub struct QuorumMachine {
+    context: Arc<GroupContext>,
+    queue: Queue,
+    fx: Effects,
+    /// Added to the batch that is being collected.
+    staged: Vec<Awaited>,
+    staged_publishes: Vec<(SessionRef, u64)>,
+    awaited: VecDeque<AwaitedEntry>,
+    /// Leader: sessions with business here.
+    monitored: BTreeSet<SessionRef>,
+    timers: BTreeMap<TimerKey, u64>,
+    /// Leader: commands that follow from what happened outside, to be appended with the next tick.
+    owed: Vec<Command>,
+    rechecked_at: u64,
+    force_snapshot: bool,
+}
+
+impl QuorumMachine {
+    /// A member that has applied nothing.
+    pub fn new(context: Arc<GroupContext>, config: Config) -> Self {
+        QuorumMachine {
+            context,
+            queue: Queue::new(config),
+            fx: Effects::new(),
+            staged: Vec::new(),
+            staged_publishes: Vec::new(),
+            awaited: VecDeque::new(),
+            monitored: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            owed: Vec::new(),
+            rechecked_at: 0,
+            force_snapshot: false,
+        }
+    }
+
+    fn say(&self, session: SessionRef, cx: &GroupCx<'_>, event: QueueEvent) {
+        self.context.links.to_session(ToSession { session, group: cx.group, leader: self.context.me, event });
+    }
+
+    fn append(&mut self, command: &Command, out: &mut BatchBuilder) -> Option<u16> {
+        match Encoder::for_group(out.effective()).encode(command, out) {
+            Ok(position) => Some(position),
+            Err(error) => {
+                tracing::debug!(%error, "a command was not appended");
+                None
+            }
+        }
+    }
+
+    fn item(&mut self, from: SessionRef, item: QueueItem, out: &mut BatchBuilder, cx: &GroupCx<'_>) {
+        match item {
+            QueueItem::Publishes { first_seq, messages } => {
+                self.staged_publishes.push((from, first_seq));
+                let encoder = Encoder::for_group(out.effective());
+                for (seq, message) in (first_seq..).zip(&messages) {
+                    let origin = Origin { session: from, seq };
+                    if let Err(error) = encoder.encode_publish(origin, &message.head, &message.body, out) {
+                        // The session resends from here on.
+                        tracing::debug!(%error, "a publish was not appended");
+                        self.say(from, cx, not_leader(None, Vec::new(), Some(seq), true));
+                        return;
+                    }
+                }
+            }
+            QueueItem::Command { correlation, request: QueueRequest::Sent { .. } } => {
+                // Credit already bounds what a quorum queue has under way.
+                self.say(from, cx, QueueEvent::Replied { correlation, reply: QueueReply::Done });
+            }
+            QueueItem::Command { correlation, request } => {
+                let command = command(from, request);
+                match self.append(&command, out) {
+                    Some(position) => self.staged.push(Awaited { position, session: from, correlation }),
+                    None => self.say(from, cx, QueueEvent::Replied { correlation, reply: QueueReply::Unsupported }),
+                }
+            }
+            QueueItem::Stat { correlation } => {
+                self.say(from, cx, QueueEvent::Stats { correlation, stats: self.stats() });
+            }
+            QueueItem::Redeliver { tag, from_msg_id } => self.redeliver(from, tag, from_msg_id, cx),
+            QueueItem::Ended => {
+                self.append(&Command::SessionDown { session: from, loss: SessionLoss::Gone }, out);
+            }
+        }
+    }
+
+    fn redeliver(&self, session: SessionRef, tag: Bytes, from_msg_id: u64, cx: &GroupCx<'_>) {
+        let consumer = ConsumerRef::Id(ConsumerId { session, tag: tag.clone() });
+        let key = self.queue.consumers().find(|c| c.id.session == session && c.id.tag == tag).map(|c| c.key);
+        let mut bodies = Bodies::new(cx, None);
+        let messages = self.queue.held(&consumer, from_msg_id).map(|m| bodies.delivery(&m)).collect();
+        let key = Reference(key.map_or(0, |k| k.0));
+        self.say(session, cx, QueueEvent::Deliver { tag, key, messages, again: true });
+    }
+
+    fn stats(&self) -> QueueStats {
+        let overview = self.queue.overview();
+        QueueStats {
+            ready: overview.ready,
+            unacknowledged: overview.unacked,
+            ready_bytes: overview.bytes_ready,
+            unacknowledged_bytes: overview.bytes_unacked,
+            publishers: overview.publishers,
+            consumers: self
+                .queue
+                .consumers()
+                .map(|c| ConsumerStats {
+                    tag: c.id.tag.clone(),
+                    session: c.id.session,
+                    ack_required: c.meta.ack,
+                    prefetch: match c.mode {
+                        Mode::SimplePrefetch(n) => n,
+                    },
+                    active: c.active,
+                    priority: c.priority,
+                    user: String::from_utf8_lossy(&c.meta.username).into_owned(),
+                })
+                .collect(),
+        }
+    }
+
+    /// Carries out what the machine asked for. Only the leader does; for all others the effects are void.
+    fn perform(&mut self, batch: Option<(u64, &Batch)>, cx: &GroupCx<'_>) {
+        if cx.role != Role::Leader {
+            for effect in self.fx.iter() {
+                self.force_snapshot |= matches!(effect, Effect::ForceSnapshot);
+            }
+            self.fx.clear();
+            return;
+        }
+        let mut fx = std::mem::take(&mut self.fx);
+        let mut bodies = Bodies::new(cx, batch);
+        let mut spent = Vec::new();
+        for effect in fx.drain() {
+            match effect {
+                Effect::Deliver(deliver) => {
+                    let messages = deliver.messages.iter().map(|m| bodies.delivery(m)).collect();
+                    let event = QueueEvent::Deliver {
+                        tag: deliver.tag,
+                        key: Reference(deliver.key.0),
+                        messages,
+                        again: false,
+                    };
+                    self.say(deliver.session, cx, event);
+                    spent.push(deliver.messages);
+                }
+                Effect::Monitor(session) => self.monitor(session),
+                Effect::Demonitor(session) => {
+                    self.monitored.remove(&session);
+                }
+                Effect::LeaderChange(session) => self.say(session, cx, QueueEvent::LeaderChanged),
+                Effect::Timer { key, at_ms: Some(at) } => {
+                    self.timers.insert(key, at);
+                }
+                Effect::Timer { key, at_ms: None } => {
+                    self.timers.remove(&key);
+                }
+                Effect::Dropped { reason, count } => {
+                    tracing::debug!(group = %cx.group, ?reason, count, "messages dropped");
+                }
+                Effect::ForceSnapshot => self.force_snapshot = true,
+            }
+        }
+        for messages in spent {
+            fx.recycle(messages);
+        }
+        self.fx = fx;
+    }
+
+    /// A session has business here. If it is known to be lost already, nobody will report it later.
+    fn monitor(&mut self, session: SessionRef) {
+        self.monitored.insert(session);
+        if let Some(loss) = self.loss_of(session) {
+            self.owed.push(Command::SessionDown { session, loss });
+        }
+    }
+
+    fn loss_of(&self, session: SessionRef) -> Option<SessionLoss> {
+        if session.node == self.context.me {
+            return (!self.context.sessions.contains(session)).then_some(SessionLoss::Gone);
+        }
+        (!self.context.links.is_up(session.node)).then_some(SessionLoss::NoConnection)
+    }
+
+    fn answer(&mut self, awaited: Awaited, reply: Reply, bodies: &mut Bodies<'_>, cx: &GroupCx<'_>) {
+        let reply = match reply {
+            Reply::Ok | Reply::Cancelled { .. } | Reply::Registered { .. } => QueueReply::Done,
+            Reply::Attached { key, next_msg_id, .. } => QueueReply::Attached { key: Reference(key.0), next_msg_id },
+            Reply::Got { key, message, ready } => {
+                QueueReply::Got { key: Reference(key.0), message: bodies.delivery(&message), ready }
+            }
+            Reply::Empty => QueueReply::Empty,
+            Reply::Purged { count } => QueueReply::Purged { count },
+            Reply::NotFound => QueueReply::NotFound,
+            Reply::ExclusiveUse => QueueReply::ExclusiveUse,
+            Reply::Unsupported
+            | Reply::AlreadyApplied
+            | Reply::IdInUse
+            | Reply::OutOfSequence { .. }
+            | Reply::UnknownEnqueuer => QueueReply::Unsupported,
+        };
+        self.say(awaited.session, cx, QueueEvent::Replied { correlation: awaited.correlation, reply });
+    }
+}
+
+fn not_leader(leader: Option<NodeId>, correlations: Vec<u64>, first_seq: Option<u64>, busy: bool) -> QueueEvent {
+    QueueEvent::NotLeader { leader, correlations, first_seq, busy }
+}
+
+fn command(from: SessionRef, request: QueueRequest) -> Command {
+    match request {
+        QueueRequest::Attach { tag, no_ack, exclusive: _, prefetch, priority, arguments, user } => {
+            Command::Attach(Box::new(Attach {
+                consumer: ConsumerId { session: from, tag },
+                mode: Mode::SimplePrefetch(if no_ack { 0 } else { prefetch }),
+                priority,
+                meta: ConsumerMeta { ack: !no_ack, args: arguments, username: user.into() },
+            }))
+        }
+        QueueRequest::Dequeue { tag, settled } => {
+            Command::Dequeue { consumer: ConsumerId { session: from, tag }, settled }
+        }
+        QueueRequest::Settle { key, settlement, ids } => {
+            let consumer = ConsumerRef::Key(ConsumerKey(key.0));
+            match settlement {
+                Settlement::Ack => Command::Settle { consumer, ids },
+                Settlement::Requeue { failed } => Command::Return { consumer, ids, failed },
+                Settlement::Discard { .. } => Command::Discard { consumer, ids },
+            }
+        }
+        QueueRequest::Cancel { tag } => Command::Cancel { consumer: ConsumerRef::Id(ConsumerId { session: from, tag }) },
+        QueueRequest::Purge => Command::Purge,
+        QueueRequest::Sent { .. } => Command::Continue,
+        QueueRequest::SessionGone { session } => Command::SessionDown { session, loss: SessionLoss::Gone },
+    }
+}
+
+/// Finds the bodies of deliveries: in the entry that is being applied, in recent entries, or left to be read.
+struct Bodies<'a> {
+    cx: &'a GroupCx<'a>,
+    recent: Option<(u64, Batch)>,
+}
+
+impl<'a> Bodies<'a> {
+    fn new(cx: &'a GroupCx<'a>, batch: Option<(u64, &Batch)>) -> Self {
+        Bodies { cx, recent: batch.map(|(index, batch)| (index, batch.clone())) }
+    }
+
+    fn delivery(&mut self, message: &Delivered) -> Delivery {
+        Delivery {
+            msg_id: message.msg_id,
+            acquired_count: message.acquired_count,
+            delivery_count: message.delivery_count,
+            body: self.body(message.reference),
+        }
+    }
+
+    fn body(&mut self, reference: Reference) -> Body {
+        if self.recent.as_ref().is_none_or(|(index, _)| *index != reference.index()) {
+            let Some(batch) = self.cx.entries.cached(self.cx.group, reference.index()) else {
+                return Body::InLog(reference);
+            };
+            self.recent = Some((reference.index(), batch));
+        }
+        let command = self.recent.as_ref().and_then(|(_, batch)| batch.get(usize::from(reference.position())));
+        match command.as_ref().and_then(stored_message) {
+            Some(message) => Body::Here(message.into_container()),
+            None => Body::Gone,
+        }
+    }
+}
+
+/// Joins the outcomes of publishes of one session into runs.
+#[derive(Default)]
+struct Confirms {
+    runs: Vec<(SessionRef, u64, u64, EnqueueOutcome)>,
+}
+
+impl Confirms {
+    fn add(&mut self, origin: Origin, reply: &Reply) {
+        let outcome = match reply {
+            Reply::Ok => EnqueueOutcome::Enqueued,
+            Reply::OutOfSequence { .. } => EnqueueOutcome::OutOfSequence,
+            Reply::UnknownEnqueuer => EnqueueOutcome::UnknownEnqueuer,
+            _ => EnqueueOutcome::Unsupported,
+        };
+        if let Some((session, _, last, same)) = self.runs.last_mut()
+            && *session == origin.session
+            && *last + 1 == origin.seq
+            && *same == outcome
+        {
+            *last = origin.seq;
+            return;
+        }
+        self.runs.push((origin.session, origin.seq, origin.seq, outcome));
+    }
+}
+
+impl StateMachine for QuorumMachine {
+    type Request = GroupRequest;
+
+    fn supported(&self) -> RangeInclusive<MachineVersion> {
+        SUPPORTED
+    }
+
+    fn prepare(&mut self, request: GroupRequest, out: &mut BatchBuilder, cx: &GroupCx<'_>) {
+        match request {
+            GroupRequest::Session(to) => {
+                for item in to.items {
+                    self.item(to.from, item, out, cx);
+                }
+            }
+            GroupRequest::NodeDown(node) => {
+                let lost: Vec<SessionRef> = self.monitored.iter().filter(|s| s.node == node).copied().collect();
+                for session in lost {
+                    self.append(&Command::SessionDown { session, loss: SessionLoss::NoConnection }, out);
+                }
+            }
+            GroupRequest::NodeUp(node) => {
+                if self.monitored.iter().any(|s| s.node == node) {
+                    // Its effects tell the node's sessions, and the node says which of them are gone.
+                    self.append(&Command::NodeUp { node }, out);
+                }
+            }
+        }
+    }
+
+    fn proposed(&mut self, outcome: Result<(u64, u64), Refusal>, cx: &GroupCx<'_>) {
+        let publishes = std::mem::take(&mut self.staged_publishes);
+        match outcome {
+            Ok((index, term)) => {
+                if !self.staged.is_empty() {
+                    let replies = std::mem::take(&mut self.staged);
+                    self.awaited.push_back(AwaitedEntry { index, term, replies });
+                }
+                self.staged_publishes = publishes;
+                self.staged_publishes.clear();
+            }
+            Err(why) => {
+                let (leader, busy) = refusal(why);
+                for awaited in std::mem::take(&mut self.staged) {
+                    self.say(awaited.session, cx, not_leader(leader, vec![awaited.correlation], None, busy));
+                }
+                for (session, first_seq) in publishes {
+                    self.say(session, cx, not_leader(leader, Vec::new(), Some(first_seq), busy));
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, request: GroupRequest, why: Refusal, cx: &GroupCx<'_>) {
+        let GroupRequest::Session(to) = request else { return };
+        let (leader, busy) = refusal(why);
+        refuse(&self.context.links, self.context.me, to, leader, busy);
+        let _ = cx;
+    }
+
+    fn apply(&mut self, entry: Applied, cx: &GroupCx<'_>) {
+        let speaks = entry.live && cx.role == Role::Leader;
+        while self.awaited.front().is_some_and(|a| a.index < entry.index) {
+            self.awaited.pop_front();
+        }
+        let awaited = self
+            .awaited
+            .pop_front_if(|a| a.index == entry.index && a.term == entry.term)
+            .map_or_else(Vec::new, |a| a.replies);
+        let mut awaited = awaited.into_iter().peekable();
+        let mut bodies = Bodies::new(cx, Some((entry.index, &entry.batch)));
+        let mut confirms = Confirms::default();
+        for (position, bytes) in entry.batch.iter().enumerate() {
+            let meta = Meta {
+                reference: Reference::new(entry.index, position as u16),
+                term: entry.term,
+                ts_ms: entry.batch.ts_ms(),
+                version: entry.version,
+            };
+            let mut origin = None;
+            let reply = match Command::decode(entry.version, bytes) {
+                Ok(command) => {
+                    if let Command::Enqueue(enqueue) = &command {
+                        origin = enqueue.origin;
+                    }
+                    self.queue.apply(&meta, command, &mut self.fx)
+                }
+                Err(error) => {
+                    tracing::error!(group = %cx.group, reference = ?meta.reference, %error, "a command cannot be read; it changes nothing");
+                    Reply::Unsupported
+                }
+            };
+            if !speaks {
+                continue;
+            }
+            if let Some(origin) = origin {
+                confirms.add(origin, &reply);
+            } else if let Some(waiting) = awaited.next_if(|a| usize::from(a.position) == position) {
+                self.answer(waiting, reply, &mut bodies, cx);
+            }
+        }
+        for (session, first_seq, last_seq, outcome) in confirms.runs {
+            self.say(session, cx, QueueEvent::Enqueued { first_seq, last_seq, outcome });
+        }
+        if entry.live {
+            self.perform(Some((entry.index, &entry.batch)), cx);
+            if speaks && self.queue.work_owed() && !self.owed.contains(&Command::Continue) {
+                self.owed.push(Command::Continue);
+            }
+        } else {
+            self.fx.clear();
+        }
+    }
+
+    fn role_changed(&mut self, cx: &GroupCx<'_>) {
+        if cx.role == Role::Leader {
+            self.monitored.clear();
+            self.timers.clear();
+            self.owed.clear();
+            self.fx.clear();
+            self.queue.become_leader(&mut self.fx);
+            self.perform(None, cx);
+        } else if cx.role == Role::Follower {
+            for entry in std::mem::take(&mut self.awaited) {
+                for awaited in entry.replies {
+                    self.say(awaited.session, cx, not_leader(cx.leader, vec![awaited.correlation], None, false));
+                }
+            }
+            self.monitored.clear();
+            self.timers.clear();
+            self.owed.clear();
+        }
+    }
+
+    fn tick(&mut self, out: &mut BatchBuilder, cx: &GroupCx<'_>) {
+        for command in std::mem::take(&mut self.owed) {
+            self.append(&command, out);
+        }
+        let due: Vec<TimerKey> = self.timers.iter().filter(|(_, at)| **at <= cx.now_ms).map(|(key, _)| *key).collect();
+        for key in due {
+            self.timers.remove(&key);
+            self.append(&Command::Timeout(key), out);
+        }
+        if cx.now_ms.saturating_sub(self.rechecked_at) >= RECHECK_MS {
+            self.rechecked_at = cx.now_ms;
+            let gone: Vec<SessionRef> = self
+                .monitored
+                .iter()
+                .filter(|s| s.node == self.context.me && !self.context.sessions.contains(**s))
+                .copied()
+                .collect();
+            for session in gone {
+                self.append(&Command::SessionDown { session, loss: SessionLoss::Gone }, out);
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Option<u64> {
+        if !self.owed.is_empty() {
+            return Some(0);
+        }
+        self.timers.values().min().copied()
+    }
+
+    fn reclaimable_bytes(&self) -> u64 {
+        if self.force_snapshot { u64::MAX } else { self.queue.reclaimable_bytes() }
+    }
+
+    fn snapshot(&mut self) -> MachineSnapshot {
+        self.force_snapshot = false;
+        self.queue.reset_reclaimable_bytes();
+        MachineSnapshot { state: Bytes::from(self.queue.encode_state()), live: self.queue.live() }
+    }
+
+    fn restore(
+        &mut self,
+        state: &[u8],
+        _index: u64,
+        _version: MachineVersion,
+        _cx: &GroupCx<'_>,
+    ) -> Result<(), RestoreError> {
+        self.queue = Queue::decode_state(state).map_err(|e| RestoreError(e.to_string()))?;
+        self.fx.clear();
+        Ok(())
+    }
+
+    fn stopped(&mut self, cx: &GroupCx<'_>) {
+        if !(self.context.is_deleted)(cx.group) {
+            return;
+        }
+        self.fx.clear();
+        self.queue.become_leader(&mut self.fx);
+        let mut fx = std::mem::take(&mut self.fx);
+        for effect in fx.drain() {
+            if let Effect::Monitor(session) = effect
+                && (cx.role == Role::Leader || session.node == self.context.me)
+            {
+                self.say(session, cx, QueueEvent::Eol);
+            }
+        }
+    }
+}
+
+fn refusal(why: Refusal) -> (Option<NodeId>, bool) {
+    match why {
+        Refusal::NotLeader(leader) => (leader, false),
+        Refusal::Busy => (None, true),
+        Refusal::Stopped => (None, false),
+    }
+}
+
+/// Tells a session that its request was not taken.
+pub fn refuse(links: &Links, me: NodeId, to: ToQueue, leader: Option<NodeId>, busy: bool) {
+    let mut correlations = Vec::new();
+    let mut lowest: Option<u64> = None;
+    for item in &to.items {
+        match item {
+            QueueItem::Publishes { first_seq, .. } => lowest = Some(lowest.unwrap_or(*first_seq).min(*first_seq)),
+            QueueItem::Command { correlation, .. } | QueueItem::Stat { correlation } => correlations.push(*correlation),
+            // Asked again by whoever needs it.
+            QueueItem::Redeliver { .. } | QueueItem::Ended => {}
+        }
+    }
+    if !correlations.is_empty() || lowest.is_some() {
+        let event = not_leader(leader, correlations, lowest, busy);
+        links.to_session(ToSession { session: to.from, group: to.group, leader: me, event });
+    }
+}

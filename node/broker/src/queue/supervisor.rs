@@ -1,0 +1,135 @@
+//! Keeps what runs on this node equal to what the metadata says should run here.
+//!
+//! Driven by changes and, because a change can be missed, by a full comparison now and then. A quorum queue's data is
+//! deleted only when its queue is seen to be deleted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use warren_metastore::records::{Queue, QueueKind};
+use warren_proto::amqp091::FieldTable;
+use warren_proto::ids::{GroupId, Incarnation};
+use warren_queues::quorum::LATEST;
+use warren_raft::log_store::{Member, MemberRole};
+use warren_raft::driver::{GroupSpec, OpenError};
+use warren_raft::runtime::CreateError;
+
+use super::group::QuorumMachine;
+use crate::node::Broker;
+use crate::operations::quorum_config;
+
+/// How often everything is compared.
+const COMPARE_EVERY: Duration = Duration::from_secs(30);
+
+/// Something that may need a queue started or ended here.
+#[derive(Debug, Clone)]
+pub enum QueueChange {
+    /// A queue was declared.
+    Created(Arc<Queue>),
+    /// A queue was deleted.
+    Deleted(Arc<Queue>),
+    /// Anything may have changed.
+    Compare,
+}
+
+/// Runs until the broker is gone.
+pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedReceiver<QueueChange>) {
+    let mut compare = tokio::time::interval(COMPARE_EVERY);
+    compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let change = tokio::select! {
+            change = changes.recv() => match change {
+                Some(change) => change,
+                None => return,
+            },
+            _ = compare.tick() => QueueChange::Compare,
+        };
+        let Some(broker) = broker.upgrade() else { return };
+        match change {
+            // A replayed log names queues that came and went long ago: only what is still so counts.
+            QueueChange::Created(queue) if broker.exists(queue.group) => broker.start_here(&queue).await,
+            QueueChange::Deleted(queue) if !broker.exists(queue.group) => broker.end_here(queue.group).await,
+            QueueChange::Created(_) | QueueChange::Deleted(_) => {}
+            QueueChange::Compare => broker.compare_queues().await,
+        }
+    }
+}
+
+impl Broker {
+    /// Starts what this node has to run of a queue, unless it runs.
+    pub(crate) async fn start_here(&self, queue: &Queue) {
+        match queue.kind {
+            QueueKind::Classic if queue.home == self.me => self.classic.start(queue.group),
+            QueueKind::Classic => {}
+            QueueKind::Quorum => self.start_member(queue).await,
+        }
+    }
+
+    async fn start_member(&self, queue: &Queue) {
+        let Some(me) = queue.members.iter().find(|m| m.node == self.me) else { return };
+        if self.queues.has_group(queue.group) {
+            return;
+        }
+        if me.node_incarnation != Incarnation(self.incarnation) {
+            // This node's data was wiped since: a member that starts empty under the old uid could vote for a log that
+            // it has lost.
+            tracing::warn!(
+                queue = %queue.name, vhost = %queue.vhost,
+                "this node's member of the queue is lost with its old data, and is not started again"
+            );
+            return;
+        }
+        let members = queue
+            .members
+            .iter()
+            .map(|m| Member { uid: m.uid, node: m.node, role: MemberRole::Voter })
+            .collect();
+        let spec = GroupSpec {
+            group: queue.group,
+            me: me.uid,
+            members,
+            version: LATEST,
+            init: bytes::Bytes::copy_from_slice(&queue.arguments),
+            campaign: queue.home == self.me,
+            machine: self.quorum_machine(&queue.arguments),
+        };
+        if let Err(error) = self.queues.create_group(spec).await
+            && !matches!(error, CreateError::Open(OpenError::Exists))
+        {
+            tracing::error!(queue = %queue.name, vhost = %queue.vhost, %error, "a queue's member could not be started");
+        }
+    }
+
+    fn quorum_machine(&self, arguments: &[u8]) -> QuorumMachine {
+        let arguments = FieldTable::decode_bare(arguments).unwrap_or_default();
+        QuorumMachine::new(Arc::clone(&self.groups), quorum_config(&arguments))
+    }
+
+    async fn end_here(&self, group: GroupId) {
+        self.classic.stop(group);
+        if self.queues.has_group(group)
+            && let Err(error) = self.queues.remove_group(group).await
+        {
+            tracing::warn!(%group, %error, "a deleted queue's data could not be removed yet");
+        }
+    }
+
+    fn exists(&self, group: GroupId) -> bool {
+        self.metadata.has_queue(group)
+    }
+
+    pub(crate) async fn compare_queues(&self) {
+        for queue in self.metadata.queues() {
+            self.start_here(&queue).await;
+        }
+        for group in self.classic.groups().into_iter().filter(|group| !self.exists(*group)) {
+            self.classic.stop(group);
+        }
+        // A group is deleted only when its queue is seen to be deleted; that metadata lacks a queue proves nothing.
+        let unknown: Vec<GroupId> = self.queues.groups().into_iter().filter(|group| !self.exists(*group)).collect();
+        if !unknown.is_empty() {
+            tracing::warn!(groups = ?unknown, "local queue data without metadata is kept and not used");
+        }
+    }
+}

@@ -1,0 +1,684 @@
+//! Sessions: what one AMQP channel (or its like in another protocol) is to the queues.
+//!
+//! A session lives inside its connection's task. Publishing, acknowledging and consuming only gather work; `flush` sends
+//! each queue what it got since the last flush as one request. What queues answer arrives through the connection's
+//! [`EventReceiver`](registry::EventReceiver) and is given to [`Session::handle`].
+
+pub mod confirms;
+pub mod queue_client;
+pub mod registry;
+pub mod unacked;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use warren_metastore::projections::QueueTarget;
+use warren_metastore::records::QueueKind;
+use warren_proto::ids::{GroupId, NodeId, Reference, SessionRef};
+
+use crate::error::BrokerError;
+use crate::node::Broker;
+use crate::queue::protocol::{
+    Body, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueuedMessage, Settlement, ToQueue,
+    ToSession,
+};
+use confirms::{Confirms, Resolved};
+use queue_client::{ConsumerHandle, QueueClient};
+use registry::{EventSender, SessionEvent, Sessions};
+use unacked::{Unacked, UnackedDeliveries, UnknownTag};
+
+/// How long an ended session goes on resending what its queues have not applied.
+const LINGER: Duration = Duration::from_secs(60);
+/// How often an ended session looks at what is pending.
+const LINGER_TICK: Duration = Duration::from_millis(100);
+
+/// Something that a session has for its client.
+#[derive(Debug)]
+pub enum Output {
+    /// A message for a consumer.
+    Deliver(Delivered),
+    /// A consumer ended because its queue is gone.
+    Cancelled {
+        /// The consumer's tag.
+        tag: Bytes,
+    },
+}
+
+/// A message for the client.
+#[derive(Debug)]
+pub struct Delivered {
+    /// The consumer's tag; empty for `basic.get`.
+    pub tag: Bytes,
+    /// To be named in the answer.
+    pub delivery_tag: u64,
+    /// Times it was handed out before: redelivered if not 0.
+    pub acquired_count: u32,
+    /// Times it failed before.
+    pub delivery_count: u32,
+    /// The stored container.
+    pub container: Bytes,
+}
+
+/// What a client asks of `basic.consume` and its likes.
+#[derive(Debug, Clone)]
+pub struct ConsumerSpec {
+    /// Unique in the session.
+    pub tag: Bytes,
+    /// Deliveries count as acknowledged when they are sent.
+    pub no_ack: bool,
+    /// Sole consumer of a classic queue.
+    pub exclusive: bool,
+    /// Unanswered deliveries at most; 0 = no limit of the client's.
+    pub prefetch: u16,
+    /// Higher is served first.
+    pub priority: i32,
+    /// The client's arguments as it sent them, for listings.
+    pub arguments: Bytes,
+    /// Who consumes, for listings.
+    pub user: String,
+}
+
+#[derive(Debug)]
+struct SessionConsumer {
+    group: GroupId,
+    handle: ConsumerHandle,
+    no_ack: bool,
+    /// A classic queue's consumer without a prefetch limit: the queue waits to hear what was sent.
+    reports_sent: bool,
+    /// Deliveries that the client has not answered. A cancelled consumer is forgotten once there are none.
+    unanswered: usize,
+    /// The next message id that is expected.
+    next_msg_id: u64,
+    /// A gap was seen: only an answer to `Redeliver` is taken.
+    resync: bool,
+    cancelled: bool,
+}
+
+/// See the module's head.
+pub struct Session {
+    broker: Arc<Broker>,
+    me: SessionRef,
+    events: EventSender,
+    clients: FxHashMap<GroupId, QueueClient>,
+    dirty: Vec<GroupId>,
+    confirms: Option<Confirms>,
+    unacked: UnackedDeliveries,
+    consumers: Slab<SessionConsumer>,
+    by_tag: FxHashMap<Bytes, u32>,
+    next_correlation: u64,
+    outbox: Vec<(NodeId, ToQueue)>,
+}
+
+impl Session {
+    /// A session whose events go to `events`.
+    pub fn open(broker: &Arc<Broker>, events: EventSender) -> Self {
+        Session {
+            broker: Arc::clone(broker),
+            me: broker.sessions().register(events.clone()),
+            events,
+            clients: FxHashMap::default(),
+            dirty: Vec::new(),
+            confirms: None,
+            unacked: UnackedDeliveries::default(),
+            consumers: Slab::new(),
+            by_tag: FxHashMap::default(),
+            next_correlation: 1,
+            outbox: Vec::new(),
+        }
+    }
+
+    /// Its identity at queues.
+    pub fn id(&self) -> SessionRef {
+        self.me
+    }
+
+    /// Whether an event for `session` is this session's.
+    pub fn owns(&self, session: SessionRef) -> bool {
+        session == self.me || self.clients.values().any(|c| c.enqueuer == session)
+    }
+
+    /// From now on publishes are confirmed. Repeatable.
+    pub fn select_confirms(&mut self) {
+        self.confirms.get_or_insert_with(Confirms::default);
+    }
+
+    /// Whether publishes are confirmed.
+    pub fn confirms_selected(&self) -> bool {
+        self.confirms.is_some()
+    }
+
+    /// Gives a message to the queues that it was routed to. The confirm tag, if confirms are selected.
+    pub fn publish(&mut self, targets: &[Arc<QueueTarget>], message: QueuedMessage) -> Option<u64> {
+        let confirm = self.confirms.as_mut().map(|c| c.publish(targets.len() as u32));
+        for target in targets {
+            let client = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
+            if client.gone {
+                if let (Some(confirms), Some(tag)) = (self.confirms.as_mut(), confirm) {
+                    confirms.accepted(tag);
+                }
+                continue;
+            }
+            client.publish(message.clone(), confirm);
+        }
+        confirm
+    }
+
+    /// The session's client of a queue, which is then flushed by the next [`flush`](Self::flush).
+    fn client<'a>(
+        clients: &'a mut FxHashMap<GroupId, QueueClient>,
+        dirty: &mut Vec<GroupId>,
+        me: SessionRef,
+        target: &Arc<QueueTarget>,
+    ) -> &'a mut QueueClient {
+        if dirty.last() != Some(&target.group) && !dirty.contains(&target.group) {
+            dirty.push(target.group);
+        }
+        clients.entry(target.group).or_insert_with(|| QueueClient::new(Arc::clone(target), me, Instant::now()))
+    }
+
+    /// Sends every queue what was gathered for it.
+    pub fn flush(&mut self) {
+        if self.dirty.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let broker = &self.broker;
+        let next_correlation = &mut self.next_correlation;
+        for group in self.dirty.drain(..) {
+            if let Some(client) = self.clients.get_mut(&group) {
+                client.flush(
+                    now,
+                    &mut |target, member| broker.find_leader(target, member),
+                    &mut || {
+                        *next_correlation += 1;
+                        *next_correlation
+                    },
+                    &mut self.outbox,
+                );
+            }
+        }
+        self.send();
+    }
+
+    fn send(&mut self) {
+        for (node, to) in self.outbox.drain(..) {
+            self.broker.links().to_queue(node, to);
+        }
+    }
+
+    /// Whether the connection should stop reading publishes: some queue has not answered enough.
+    pub fn is_blocked(&self) -> bool {
+        self.clients.values().any(QueueClient::is_blocked)
+    }
+
+    /// Publishes that were resolved since the last call; `None` if none was.
+    pub fn take_confirms(&mut self) -> Option<Resolved> {
+        self.confirms.as_mut().filter(|c| c.has_resolved()).map(Confirms::take)
+    }
+
+    /// Publishes whose confirm is owed.
+    pub fn unconfirmed(&self) -> usize {
+        self.confirms.as_ref().map_or(0, Confirms::unresolved)
+    }
+
+    /// Deliveries that the client has not answered.
+    pub fn unacknowledged(&self) -> usize {
+        self.unacked.len()
+    }
+
+    /// Consumers that were not cancelled.
+    pub fn consumer_count(&self) -> usize {
+        self.by_tag.len()
+    }
+
+    /// Whether the tag is in use.
+    pub fn has_consumer(&self, tag: &[u8]) -> bool {
+        self.by_tag.contains_key(tag)
+    }
+
+    /// Answers deliveries; see [`UnackedDeliveries::settle`]. Sent by the next flush.
+    pub fn settle(&mut self, delivery_tag: u64, multiple: bool, settlement: Settlement) -> Result<(), UnknownTag> {
+        let (clients, dirty, consumers) = (&mut self.clients, &mut self.dirty, &mut self.consumers);
+        self.unacked.settle(delivery_tag, multiple, |delivery| {
+            settle_one(clients, dirty, consumers, delivery, settlement);
+        })
+    }
+
+    /// Takes the next delivery tag for a message that needs no answer and came from no queue.
+    pub fn deliver_settled(&mut self) -> u64 {
+        self.unacked.deliver(None)
+    }
+
+    /// Gives every unanswered delivery back to its queue (`basic.recover`).
+    pub fn recover(&mut self) {
+        let _ = self.settle(0, true, Settlement::Requeue { failed: false });
+    }
+
+    /// Subscribes to a queue. Deliveries follow through [`handle`](Self::handle).
+    pub async fn consume(&mut self, target: &Arc<QueueTarget>, spec: ConsumerSpec) -> Result<(), BrokerError> {
+        self.flush();
+        let number = self.consumers.insert(SessionConsumer {
+            group: target.group,
+            handle: ConsumerHandle { tag: spec.tag.clone(), key: Reference::default() },
+            no_ack: spec.no_ack,
+            reports_sent: target.kind == QueueKind::Classic && spec.prefetch == 0 && !spec.no_ack,
+            unanswered: 0,
+            next_msg_id: 0,
+            resync: false,
+            cancelled: false,
+        }) as u32;
+        self.by_tag.insert(spec.tag.clone(), number);
+        let _ = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
+        let request = QueueRequest::Attach {
+            tag: spec.tag.clone(),
+            no_ack: spec.no_ack,
+            exclusive: spec.exclusive,
+            prefetch: u32::from(spec.prefetch),
+            priority: spec.priority,
+            arguments: spec.arguments,
+            user: spec.user,
+        };
+        let failure = match self.broker.call_queue(self.me, target, request).await {
+            Ok(QueueReply::Attached { key, next_msg_id }) => {
+                let consumer = &mut self.consumers[number as usize];
+                consumer.handle.key = key;
+                consumer.next_msg_id = next_msg_id;
+                return Ok(());
+            }
+            Ok(QueueReply::ExclusiveUse) => BrokerError::AccessRefused(format!(
+                "queue '{}' in vhost '{}' in exclusive use",
+                target.name, target.vhost
+            )),
+            Ok(other) => unexpected(&other),
+            Err(error) => error,
+        };
+        self.by_tag.remove(&spec.tag);
+        self.consumers.remove(number as usize);
+        Err(failure)
+    }
+
+    /// Ends a subscription; what it delivered stays answerable. Unknown tags are fine.
+    pub async fn cancel(&mut self, tag: &[u8]) -> Result<(), BrokerError> {
+        let Some(number) = self.by_tag.remove(tag) else { return Ok(()) };
+        self.flush();
+        let consumer = &mut self.consumers[number as usize];
+        consumer.cancelled = true;
+        let (group, tag) = (consumer.group, consumer.handle.tag.clone());
+        if consumer.unanswered == 0 {
+            self.consumers.remove(number as usize);
+        }
+        match self.clients.get(&group).filter(|c| !c.gone) {
+            Some(client) => {
+                let target = Arc::clone(&client.target);
+                self.broker.call_queue(self.me, &target, QueueRequest::Cancel { tag }).await.map(|_| ())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes one message (`basic.get`). With it, how many are ready behind it.
+    pub async fn get(&mut self, target: &Arc<QueueTarget>, no_ack: bool) -> Result<Option<(Delivered, u64)>, BrokerError> {
+        self.flush();
+        self.next_correlation += 1;
+        // A tag of its own for each get, so that asking again after a leader change gives the same message.
+        let tag = Bytes::from(format!("\0get-{}", self.next_correlation));
+        let request = QueueRequest::Dequeue { tag: tag.clone(), settled: no_ack };
+        let (key, message, ready) = match self.broker.call_queue(self.me, target, request).await? {
+            QueueReply::Got { key, message, ready } => (key, message, ready),
+            QueueReply::Empty => return Ok(None),
+            other => return Err(unexpected(&other)),
+        };
+        let Body::Here(container) = message.body else {
+            return Err(BrokerError::Internal("the message could not be read".into()));
+        };
+        let _ = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
+        let delivery = (!no_ack).then(|| {
+            let consumer = self.consumers.insert(SessionConsumer {
+                group: target.group,
+                handle: ConsumerHandle { tag, key },
+                no_ack: false,
+                reports_sent: false,
+                unanswered: 1,
+                next_msg_id: message.msg_id + 1,
+                resync: false,
+                cancelled: true,
+            });
+            Unacked { group: target.group, consumer: consumer as u32, msg_id: message.msg_id }
+        });
+        let delivered = Delivered {
+            tag: Bytes::new(),
+            delivery_tag: self.unacked.deliver(delivery),
+            acquired_count: message.acquired_count,
+            delivery_count: message.delivery_count,
+            container,
+        };
+        Ok(Some((delivered, ready)))
+    }
+
+    /// Takes what a queue said. What it means for the client goes to `out`; confirms wait in
+    /// [`take_confirms`](Self::take_confirms).
+    pub fn handle(&mut self, to: ToSession, out: &mut Vec<Output>) {
+        let now = Instant::now();
+        let group = to.group;
+        let leader = to.leader;
+        match to.event {
+            QueueEvent::Deliver { tag, key, messages, again } => self.deliver(group, leader, tag, key, messages, again, out),
+            QueueEvent::Enqueued { first_seq, last_seq, outcome } => {
+                self.enqueued(to.session, group, leader, (first_seq, last_seq), outcome, now);
+            }
+            QueueEvent::Replied { correlation, .. } => {
+                if let Some(client) = self.clients.get_mut(&group) {
+                    client.replied(correlation, leader, now);
+                }
+            }
+            QueueEvent::LeaderChanged => {
+                self.resend(group, Some(leader), now);
+                self.ask_again(group, leader);
+            }
+            QueueEvent::NotLeader { leader: hint, first_seq, busy, .. } => {
+                let moved = self
+                    .clients
+                    .get_mut(&group)
+                    .is_some_and(|client| client.refused(hint, leader, busy, first_seq, now));
+                if moved {
+                    self.resend(group, hint, now);
+                }
+            }
+            QueueEvent::Eol => self.queue_gone(group, out),
+            QueueEvent::Stats { .. } => {}
+        }
+        self.send();
+    }
+
+    fn enqueued(
+        &mut self,
+        enqueuer: SessionRef,
+        group: GroupId,
+        leader: NodeId,
+        (first, last): (u64, u64),
+        outcome: EnqueueOutcome,
+        now: Instant,
+    ) {
+        let Some(client) = self.clients.get_mut(&group) else { return };
+        if client.enqueuer != enqueuer {
+            return;
+        }
+        let confirms = &mut self.confirms;
+        let again = client.enqueued(first, last, outcome, leader, now, &mut |tag, taken| resolve(confirms, tag, taken));
+        if again && outcome == EnqueueOutcome::UnknownEnqueuer {
+            let renewed = self.broker.sessions().register(self.events.clone());
+            client.renew(renewed);
+        }
+        if again {
+            self.resend(group, Some(leader), now);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn deliver(
+        &mut self,
+        group: GroupId,
+        leader: NodeId,
+        tag: Bytes,
+        key: Reference,
+        messages: Vec<Delivery>,
+        again: bool,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(&number) = self.by_tag.get(&tag) else {
+            // The session forgot the consumer: what it was still given goes back.
+            self.return_unwanted(group, &ConsumerHandle { tag, key }, &messages);
+            return;
+        };
+        let consumer = &mut self.consumers[number as usize];
+        if consumer.group != group || (consumer.resync && !again) {
+            return;
+        }
+        consumer.handle.key = key;
+        if again {
+            consumer.resync = false;
+        }
+        let Some(client) = self.clients.get_mut(&group) else { return };
+        let mut settled = false;
+        let mut sent = 0;
+        for message in messages {
+            if message.msg_id < consumer.next_msg_id {
+                continue;
+            }
+            if message.msg_id > consumer.next_msg_id && !again {
+                consumer.resync = true;
+                let from_msg_id = consumer.next_msg_id;
+                self.outbox.push((leader, redeliver(group, self.me, tag.clone(), from_msg_id)));
+                break;
+            }
+            consumer.next_msg_id = message.msg_id + 1;
+            sent += 1;
+            let Body::Here(container) = message.body else {
+                // Settled elsewhere meanwhile; there is nothing to show.
+                continue;
+            };
+            let delivery_tag = if consumer.no_ack {
+                client.settle(&consumer.handle, Settlement::Ack, message.msg_id);
+                settled = true;
+                self.unacked.deliver(None)
+            } else {
+                consumer.unanswered += 1;
+                self.unacked.deliver(Some(Unacked { group, consumer: number, msg_id: message.msg_id }))
+            };
+            out.push(Output::Deliver(Delivered {
+                tag: tag.clone(),
+                delivery_tag,
+                acquired_count: message.acquired_count,
+                delivery_count: message.delivery_count,
+                container,
+            }));
+        }
+        if consumer.reports_sent && sent > 0 {
+            self.next_correlation += 1;
+            client.command(self.next_correlation, QueueRequest::Sent { key, count: sent });
+            settled = true;
+        }
+        if settled && !self.dirty.contains(&group) {
+            self.dirty.push(group);
+        }
+    }
+
+    fn return_unwanted(&mut self, group: GroupId, handle: &ConsumerHandle, messages: &[Delivery]) {
+        if let Some(client) = self.clients.get_mut(&group) {
+            for message in messages {
+                client.settle(handle, Settlement::Requeue { failed: false }, message.msg_id);
+            }
+            if !self.dirty.contains(&group) {
+                self.dirty.push(group);
+            }
+        }
+    }
+
+    /// Asks a new or regained leader for what its predecessor may have sent in vain.
+    fn ask_again(&mut self, group: GroupId, leader: NodeId) {
+        for (_, consumer) in self.consumers.iter_mut().filter(|(_, c)| c.group == group && !c.cancelled) {
+            consumer.resync = true;
+            let tag = consumer.handle.tag.clone();
+            self.outbox.push((leader, redeliver(group, self.me, tag, consumer.next_msg_id)));
+        }
+    }
+
+    fn resend(&mut self, group: GroupId, leader: Option<NodeId>, now: Instant) {
+        let broker = &self.broker;
+        let Some(client) = self.clients.get_mut(&group) else { return };
+        if client.gone {
+            return;
+        }
+        let leader = leader.or_else(|| client.find_leader(&mut |target, member| broker.find_leader(target, member)));
+        match leader {
+            Some(leader) => client.resend(leader, now, &mut self.outbox),
+            None => client.retry_later(now),
+        }
+    }
+
+    fn queue_gone(&mut self, group: GroupId, out: &mut Vec<Output>) {
+        let Some(client) = self.clients.get_mut(&group) else { return };
+        let confirms = &mut self.confirms;
+        client.end(&mut |tag, taken| resolve(confirms, tag, taken));
+        for (_, consumer) in self.consumers.iter_mut().filter(|(_, c)| c.group == group && !c.cancelled) {
+            consumer.cancelled = true;
+            self.by_tag.remove(&consumer.handle.tag);
+            out.push(Output::Cancelled { tag: consumer.handle.tag.clone() });
+        }
+    }
+
+    /// A node is reachable again.
+    pub fn node_up(&mut self, node: NodeId) {
+        let now = Instant::now();
+        let groups: Vec<GroupId> = self.clients.iter().filter(|(_, c)| c.leader() == Some(node)).map(|(g, _)| *g).collect();
+        for group in groups {
+            if self.clients.get(&group).is_some_and(|c| !c.is_idle()) {
+                self.resend(group, Some(node), now);
+            }
+            self.ask_again(group, node);
+        }
+        self.send();
+    }
+
+    /// To be called a few times a second while [`needs_tick`](Self::needs_tick).
+    pub fn tick(&mut self) {
+        let now = Instant::now();
+        let mut again = Vec::new();
+        for (group, client) in &mut self.clients {
+            let confirms = &mut self.confirms;
+            if client.tick(now, &mut |tag, taken| resolve(confirms, tag, taken)) {
+                again.push(*group);
+            }
+        }
+        for group in again {
+            let leader = self.clients.get(&group).and_then(QueueClient::leader);
+            self.resend(group, leader.filter(|l| self.broker.links().is_up(*l)), now);
+        }
+        self.send();
+    }
+
+    /// Whether something waits for an answer.
+    pub fn needs_tick(&self) -> bool {
+        self.clients.values().any(|c| !c.is_idle())
+    }
+
+    /// Ends the session: what it published is still brought to its queues, then its consumers end and their unanswered
+    /// deliveries go back. The receiver hears when all of that is applied; whoever waits should do so for a bounded time.
+    pub fn close(mut self) -> tokio::sync::oneshot::Receiver<()> {
+        self.flush();
+        let (done, closed) = tokio::sync::oneshot::channel();
+        if self.clients.values().all(|c| c.gone) {
+            self.broker.sessions().unregister(self.me);
+            let _ = done.send(());
+            return closed;
+        }
+        let (events, mut receiver) = Sessions::channel(self.broker.entry_reader());
+        for session in self.identities() {
+            self.broker.sessions().reroute(session, events.clone());
+        }
+        // Answers that were on their way to the connection are lost to the session: ask again soon.
+        let now = Instant::now();
+        for client in self.clients.values_mut() {
+            client.hurry(now);
+        }
+        tokio::spawn(async move {
+            let deadline = tokio::time::Instant::now() + LINGER;
+            let mut ended = false;
+            let mut tick = tokio::time::interval(LINGER_TICK);
+            let mut discard = Vec::new();
+            loop {
+                if !ended && self.clients.values().all(|c| c.gone || c.is_idle()) {
+                    ended = true;
+                    self.end_at_queues();
+                }
+                if ended && self.clients.values().all(|c| c.gone || c.is_idle()) {
+                    break;
+                }
+                tokio::select! {
+                    event = receiver.recv() => match event {
+                        Some(SessionEvent::Queue(to)) => self.handle(to, &mut discard),
+                        Some(SessionEvent::NodeUp(node)) => self.node_up(node),
+                        Some(SessionEvent::Close(_)) => {}
+                        None => break,
+                    },
+                    _ = tick.tick() => self.tick(),
+                    () = tokio::time::sleep_until(deadline) => break,
+                }
+                discard.clear();
+                self.flush();
+            }
+            for session in self.identities() {
+                self.broker.sessions().unregister(session);
+            }
+            let _ = done.send(());
+        });
+        closed
+    }
+
+    fn identities(&self) -> Vec<SessionRef> {
+        let mut all = vec![self.me];
+        all.extend(self.clients.values().map(|c| c.enqueuer).filter(|e| *e != self.me));
+        all
+    }
+
+    fn end_at_queues(&mut self) {
+        self.by_tag.clear();
+        for (group, client) in self.clients.iter_mut().filter(|(_, c)| !c.gone) {
+            for session in [Some(self.me), Some(client.enqueuer).filter(|e| *e != self.me)].into_iter().flatten() {
+                self.next_correlation += 1;
+                client.command(self.next_correlation, QueueRequest::SessionGone { session });
+            }
+            self.dirty.push(*group);
+        }
+        self.flush();
+    }
+}
+
+fn settle_one(
+    clients: &mut FxHashMap<GroupId, QueueClient>,
+    dirty: &mut Vec<GroupId>,
+    consumers: &mut Slab<SessionConsumer>,
+    delivery: Unacked,
+    settlement: Settlement,
+) {
+    let Some(consumer) = consumers.get_mut(delivery.consumer as usize) else { return };
+    consumer.unanswered -= 1;
+    if let Some(client) = clients.get_mut(&delivery.group).filter(|c| !c.gone) {
+        client.settle(&consumer.handle, settlement, delivery.msg_id);
+        if dirty.last() != Some(&delivery.group) && !dirty.contains(&delivery.group) {
+            dirty.push(delivery.group);
+        }
+    }
+    if consumer.cancelled && consumer.unanswered == 0 {
+        consumers.remove(delivery.consumer as usize);
+    }
+}
+
+fn unexpected(reply: &QueueReply) -> BrokerError {
+    BrokerError::Internal(format!("the queue answered {reply:?}"))
+}
+
+fn redeliver(group: GroupId, from: SessionRef, tag: Bytes, from_msg_id: u64) -> ToQueue {
+    ToQueue { group, from, items: vec![QueueItem::Redeliver { tag, from_msg_id }] }
+}
+
+fn resolve(confirms: &mut Option<Confirms>, tag: u64, taken: bool) {
+    if let Some(confirms) = confirms {
+        if taken {
+            confirms.accepted(tag);
+        } else {
+            confirms.rejected(tag);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for session in self.identities() {
+            self.broker.sessions().unregister(session);
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The session's side of one queue: sequences publishes, keeps what is not applied yet, and resends it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use warren_metastore::projections::QueueTarget;
+use warren_proto::ids::{GroupId, NodeId, Reference, SessionRef};
+use warren_queues::MsgIds;
+
+use crate::queue::protocol::{EnqueueOutcome, QueueItem, QueueRequest, QueuedMessage, Settlement, ToQueue};
+
+/// Requests without an answer after which the session reports itself blocked (`quorum_queue.commands_soft_limit`).
+/// Everything that one read of the socket gives a queue is one request.
+pub const REQUESTS_SOFT_LIMIT: usize = 32;
+/// Bytes of bodies without an answer after which the session reports itself blocked.
+pub const BYTES_SOFT_LIMIT: usize = 2 << 20;
+/// Messages of one resent request; a long backlog of pending publishes goes out in several.
+const RESEND_CHUNK: usize = 2048;
+/// How long a publish may wait for a first leader before it is refused.
+const FIRST_LEADER: Duration = Duration::from_secs(5);
+/// Pending publishes and commands are sent again when nothing was heard for this long.
+const RESEND_AFTER: Duration = Duration::from_secs(5);
+/// Pause before asking for a leader again.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Who answers: the consumer that the queue knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerHandle {
+    /// Tag at the queue.
+    pub tag: Bytes,
+    /// Key at the queue.
+    pub key: Reference,
+}
+
+#[derive(Debug)]
+struct PendingPublish {
+    /// The confirm that is owed, if any.
+    confirm: Option<u64>,
+    message: QueuedMessage,
+}
+
+#[derive(Debug)]
+struct PendingCommand {
+    correlation: u64,
+    request: QueueRequest,
+}
+
+#[derive(Debug)]
+struct PendingSettlement {
+    consumer: ConsumerHandle,
+    settlement: Settlement,
+    ids: MsgIds,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct QueueClient {
+    /// The queue.
+    pub target: Arc<QueueTarget>,
+    /// As whom it publishes; changes only if the queue forgot the enqueuer.
+    pub enqueuer: SessionRef,
+    session: SessionRef,
+    leader: Option<NodeId>,
+    /// Sequence number of the first pending publish.
+    first_seq: u64,
+    pending: VecDeque<PendingPublish>,
+    /// How many of `pending`, from the back, were not sent yet.
+    unsent: usize,
+    pending_bytes: usize,
+    /// Last sequence number of each request on its way.
+    requests: VecDeque<u64>,
+    commands: VecDeque<PendingCommand>,
+    commands_unsent: usize,
+    settlements: Vec<PendingSettlement>,
+    /// The queue has applied something of this enqueuer.
+    registered: bool,
+    /// Something was sent that may have been proposed.
+    ambiguous: bool,
+    waiting_since: Option<Instant>,
+    heard: Instant,
+    retry_at: Option<Instant>,
+    /// Rotates over members while nobody knows the leader.
+    next_member: usize,
+    /// The queue is gone; later publishes count as taken.
+    pub gone: bool,
+}
+
+/// What [`QueueClient::enqueued`] and [`QueueClient::tick`] resolved: (confirm tag, taken).
+pub type Resolutions<'a> = &'a mut dyn FnMut(u64, bool);
+
+impl QueueClient {
+    /// A client of `target` for `session`.
+    pub fn new(target: Arc<QueueTarget>, session: SessionRef, now: Instant) -> Self {
+        QueueClient {
+            target,
+            enqueuer: session,
+            session,
+            leader: None,
+            first_seq: 1,
+            pending: VecDeque::new(),
+            unsent: 0,
+            pending_bytes: 0,
+            requests: VecDeque::new(),
+            commands: VecDeque::new(),
+            commands_unsent: 0,
+            settlements: Vec::new(),
+            registered: false,
+            ambiguous: false,
+            waiting_since: None,
+            heard: now,
+            retry_at: None,
+            next_member: 0,
+            gone: false,
+        }
+    }
+
+    /// The queue's group.
+    pub fn group(&self) -> GroupId {
+        self.target.group
+    }
+
+    /// The leader this client last heard of.
+    pub fn leader(&self) -> Option<NodeId> {
+        self.leader
+    }
+
+    /// Adds a publish to the next request.
+    pub fn publish(&mut self, message: QueuedMessage, confirm: Option<u64>) {
+        self.pending_bytes += message.len();
+        self.pending.push_back(PendingPublish { confirm, message });
+        self.unsent += 1;
+    }
+
+    /// Adds the answer to a delivery to the next request; answers of one kind to one consumer become one command.
+    pub fn settle(&mut self, consumer: &ConsumerHandle, settlement: Settlement, msg_id: u64) {
+        // Acknowledgements commute, so they may join an earlier run; the order of requeues is the client's.
+        let joins = |p: &&mut PendingSettlement| p.settlement == settlement && p.consumer == *consumer;
+        let run = match settlement {
+            Settlement::Ack => self.settlements.iter_mut().rev().find(joins),
+            Settlement::Requeue { .. } | Settlement::Discard { .. } => self.settlements.last_mut().filter(joins),
+        };
+        match run {
+            Some(run) => run.ids.push(msg_id),
+            None => {
+                let mut ids = MsgIds::default();
+                ids.push(msg_id);
+                self.settlements.push(PendingSettlement { consumer: consumer.clone(), settlement, ids });
+            }
+        }
+    }
+
+    /// Adds a command to the next request and keeps it until it is applied. It must be safe to apply twice.
+    pub fn command(&mut self, correlation: u64, request: QueueRequest) {
+        self.commands.push_back(PendingCommand { correlation, request });
+        self.commands_unsent += 1;
+    }
+
+    /// Whether nothing waits for the queue's answer.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.commands.is_empty() && self.settlements.is_empty()
+    }
+
+    /// Whether the session should stop taking publishes for this queue.
+    pub fn is_blocked(&self) -> bool {
+        self.requests.len() >= REQUESTS_SOFT_LIMIT || self.pending_bytes >= BYTES_SOFT_LIMIT
+    }
+
+    /// What was added since the last call, as one request; `None` if nothing was or no leader is known to send it to.
+    pub fn flush(
+        &mut self,
+        now: Instant,
+        find_leader: &mut dyn FnMut(&QueueTarget, &mut usize) -> Option<NodeId>,
+        next_correlation: &mut dyn FnMut() -> u64,
+        out: &mut Vec<(NodeId, ToQueue)>,
+    ) {
+        for run in std::mem::take(&mut self.settlements) {
+            let request =
+                QueueRequest::Settle { key: run.consumer.key, settlement: run.settlement, ids: run.ids };
+            self.command(next_correlation(), request);
+        }
+        if self.unsent == 0 && self.commands_unsent == 0 {
+            return;
+        }
+        if self.waiting_since.is_none() {
+            self.waiting_since = Some(now);
+            self.heard = now;
+        }
+        let leader = self.leader.or_else(|| find_leader(&self.target, &mut self.next_member));
+        let Some(leader) = leader else {
+            self.retry_at.get_or_insert(now + RETRY_AFTER);
+            return;
+        };
+        if self.retry_at.is_some() {
+            // A refusal is being waited out: what is new goes with the retry, or it would overtake.
+            return;
+        }
+        self.leader = Some(leader);
+        let mut items = Vec::with_capacity(2);
+        if self.unsent > 0 {
+            let start = self.pending.len() - self.unsent;
+            let first_seq = self.first_seq + start as u64;
+            let messages = self.pending.range(start..).map(|p| p.message.clone()).collect();
+            items.push(QueueItem::Publishes { first_seq, messages });
+            self.requests.push_back(self.first_seq + self.pending.len() as u64 - 1);
+            self.unsent = 0;
+            self.ambiguous = true;
+        }
+        let start = self.commands.len() - self.commands_unsent;
+        for command in self.commands.range(start..) {
+            items.push(QueueItem::Command { correlation: command.correlation, request: command.request.clone() });
+        }
+        self.commands_unsent = 0;
+        self.push(leader, items, out);
+    }
+
+    fn push(&self, leader: NodeId, items: Vec<QueueItem>, out: &mut Vec<(NodeId, ToQueue)>) {
+        // Publishes are the enqueuer's, commands the session's; they differ only after the queue forgot the enqueuer.
+        if self.enqueuer == self.session {
+            out.push((leader, ToQueue { group: self.group(), from: self.session, items }));
+            return;
+        }
+        let (publishes, commands): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|i| matches!(i, QueueItem::Publishes { .. }));
+        for (from, items) in [(self.enqueuer, publishes), (self.session, commands)] {
+            if !items.is_empty() {
+                out.push((leader, ToQueue { group: self.group(), from, items }));
+            }
+        }
+    }
+
+    /// Sends everything that is pending again, in order.
+    pub fn resend(&mut self, leader: NodeId, now: Instant, out: &mut Vec<(NodeId, ToQueue)>) {
+        self.leader = Some(leader);
+        self.retry_at = None;
+        self.heard = now;
+        self.unsent = 0;
+        self.commands_unsent = 0;
+        self.requests.clear();
+        let mut at = 0;
+        while at < self.pending.len() {
+            let end = (at + RESEND_CHUNK).min(self.pending.len());
+            let messages = self.pending.range(at..end).map(|p| p.message.clone()).collect();
+            let first_seq = self.first_seq + at as u64;
+            self.requests.push_back(self.first_seq + end as u64 - 1);
+            self.ambiguous = true;
+            self.push(leader, vec![QueueItem::Publishes { first_seq, messages }], out);
+            at = end;
+        }
+        let items: Vec<_> = self
+            .commands
+            .iter()
+            .map(|c| QueueItem::Command { correlation: c.correlation, request: c.request.clone() })
+            .collect();
+        if !items.is_empty() {
+            self.push(leader, items, out);
+        }
+    }
+
+    /// The queue applied publishes `first..=last`. True if everything pending must be sent again.
+    pub fn enqueued(
+        &mut self,
+        first: u64,
+        last: u64,
+        outcome: EnqueueOutcome,
+        leader: NodeId,
+        now: Instant,
+        resolved: Resolutions<'_>,
+    ) -> bool {
+        self.heard = now;
+        match outcome {
+            EnqueueOutcome::Enqueued | EnqueueOutcome::Rejected => {
+                self.registered = true;
+                let mut resend = false;
+                if last >= self.first_seq && first > self.first_seq {
+                    // An answer to later publishes while earlier ones have none: theirs was lost on the way, and they
+                    // were applied before, or these could not have been.
+                    resend = true;
+                } else {
+                    while self.first_seq <= last {
+                        let Some(publish) = self.pending.pop_front() else { break };
+                        self.first_seq += 1;
+                        self.pending_bytes -= publish.message.len();
+                        self.unsent = self.unsent.min(self.pending.len());
+                        if let Some(tag) = publish.confirm {
+                            resolved(tag, outcome == EnqueueOutcome::Enqueued);
+                        }
+                    }
+                }
+                while self.requests.front().is_some_and(|last| *last < self.first_seq) {
+                    self.requests.pop_front();
+                }
+                if self.is_idle() {
+                    self.waiting_since = None;
+                }
+                let moved = self.leader != Some(leader);
+                self.leader = Some(leader);
+                resend || (moved && !self.pending.is_empty())
+            }
+            EnqueueOutcome::OutOfSequence => {
+                // Sent in order, so an earlier request was refused or lost on the way. One resend repairs it; the
+                // answers to the others that were on their way say the same again and must not start one each.
+                if last >= self.first_seq && self.retry_at.is_none() {
+                    self.retry_at = Some(now + RETRY_AFTER);
+                }
+                false
+            }
+            EnqueueOutcome::UnknownEnqueuer => last >= self.first_seq,
+            EnqueueOutcome::Unsupported => {
+                self.retry_at.get_or_insert(now + RETRY_AFTER * 10);
+                false
+            }
+        }
+    }
+
+    /// Publishes from now on under another identity, because the queue forgot the old one.
+    pub fn renew(&mut self, enqueuer: SessionRef) {
+        self.enqueuer = enqueuer;
+        self.first_seq = 1;
+        self.registered = false;
+    }
+
+    /// A command was applied.
+    pub fn replied(&mut self, correlation: u64, leader: NodeId, now: Instant) {
+        self.heard = now;
+        self.leader = Some(leader);
+        if let Some(at) = self.commands.iter().position(|c| c.correlation == correlation) {
+            self.commands.remove(at);
+            self.commands_unsent = self.commands_unsent.min(self.commands.len());
+        }
+        if self.is_idle() {
+            self.waiting_since = None;
+        }
+    }
+
+    /// The node that was asked cannot append. True if `leader` should be asked at once.
+    pub fn refused(&mut self, leader: Option<NodeId>, asked: NodeId, busy: bool, first_seq: Option<u64>, now: Instant) -> bool {
+        self.heard = now;
+        if first_seq.is_some_and(|seq| seq <= self.first_seq) {
+            // Nothing of what is pending was appended by this attempt.
+            self.ambiguous = self.registered;
+        }
+        match leader {
+            // Of several refusals on their way the first moves everything; the others name a leader that has it.
+            Some(leader) if leader != asked && !busy => {
+                let moved = self.leader != Some(leader);
+                self.leader = Some(leader);
+                moved
+            }
+            _ => {
+                if !busy {
+                    self.leader = None;
+                }
+                self.retry_at.get_or_insert(now + RETRY_AFTER);
+                false
+            }
+        }
+    }
+
+    /// Time passed: answers whether to send everything again, and refuses publishes that never found a leader.
+    pub fn tick(&mut self, now: Instant, resolved: Resolutions<'_>) -> bool {
+        if self.is_idle() {
+            return false;
+        }
+        let waited = self.waiting_since.is_some_and(|since| now.duration_since(since) >= FIRST_LEADER);
+        if waited && !self.registered && !self.ambiguous && self.leader.is_none() && !self.pending.is_empty() {
+            for publish in self.pending.drain(..) {
+                if let Some(tag) = publish.confirm {
+                    resolved(tag, false);
+                }
+            }
+            self.unsent = 0;
+            self.pending_bytes = 0;
+            self.requests.clear();
+            self.waiting_since = None;
+        }
+        if self.retry_at.is_some_and(|at| now >= at) {
+            return true;
+        }
+        now.duration_since(self.heard) >= RESEND_AFTER
+    }
+
+    /// Where to send when no leader is known.
+    pub fn find_leader(
+        &mut self,
+        find_leader: &mut dyn FnMut(&QueueTarget, &mut usize) -> Option<NodeId>,
+    ) -> Option<NodeId> {
+        find_leader(&self.target, &mut self.next_member)
+    }
+
+    /// Nobody to send to: try again soon.
+    pub fn retry_later(&mut self, now: Instant) {
+        self.retry_at = Some(now + RETRY_AFTER);
+    }
+
+    /// Answers on their way are lost: send what is pending again soon.
+    pub fn hurry(&mut self, now: Instant) {
+        if !self.is_idle() {
+            self.retry_later(now);
+        }
+    }
+
+    /// The queue is gone: what is pending counts as taken.
+    pub fn end(&mut self, resolved: Resolutions<'_>) {
+        self.gone = true;
+        for publish in self.pending.drain(..) {
+            if let Some(tag) = publish.confirm {
+                resolved(tag, true);
+            }
+        }
+        self.unsent = 0;
+        self.pending_bytes = 0;
+        self.requests.clear();
+        self.commands.clear();
+        self.commands_unsent = 0;
+        self.settlements.clear();
+    }
+}

@@ -1,0 +1,644 @@
+//! Starting and stopping a node's broker (spec: operations.md, section 5.2).
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{broadcast, mpsc};
+use warren_metastore::records::{self, Queue, QueueKind, User, Vhost};
+use warren_proto::amqp091::FieldTable;
+use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId};
+use warren_proto::peer;
+use warren_raft::log_store::{LogStore, Member, MemberRole, StoreError};
+use warren_raft::storage::{RocksStore, StoreConfig};
+use warren_raft::transport::{
+    CallHandler, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig, TransportError, node_id,
+};
+use warren_raft::driver::{Event, GroupSpec, MemberChange, StopReason};
+use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
+
+use crate::access;
+use crate::cluster::formation::{self, HELLO, Hello, JOIN, JoinRequest, Membership, Peer};
+use crate::cluster::identity_file::{Cluster, IdentityError, NodeIdentity, random_u64};
+use crate::connections::Connections;
+use crate::metadata::{MetaMachine, Metadata, WriteError};
+use crate::node::{Broker, NodeConfig};
+use crate::operations::quorum_config;
+use crate::queue::classic_host::ClassicHost;
+use crate::queue::group::{GroupContext, GroupRequest, QuorumMachine, refuse};
+use crate::queue::links::{Links, LocalQueues};
+use crate::queue::protocol::ToQueue;
+use crate::queue::supervisor;
+use crate::session::registry::{CloseReason, Sessions};
+
+/// Exit status after a failed write or sync of a log.
+pub const EXIT_LOG_WRITE_FAILED: i32 = 74;
+/// Exit status after a fault inside the metadata group.
+pub const EXIT_INTERNAL: i32 = 70;
+const HOUSEKEEPING: Duration = Duration::from_secs(5);
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port or socket is not to be had, or the configuration contradicts itself.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The data directory's identity cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// A database cannot be opened or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The Raft host did not start.
+    #[error(transparent)]
+    Host(#[from] runtime::StartError),
+    /// No metadata leader within the time allowed.
+    #[error("no metadata leader within {0:?}; a majority of the metadata members must be running")]
+    NoLeader(Duration),
+    /// What a new cluster starts with could not be written.
+    #[error("the first virtual host and user could not be created: {0}")]
+    Defaults(#[from] WriteError),
+}
+
+/// What the node is busy with, for whoever asks before it serves.
+pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
+
+impl Broker {
+    /// Starts this node: opens its databases, finds or founds its cluster, and waits until the metadata can be read. Client
+    /// listeners may be opened once this returns. `admin` answers calls from the start.
+    pub async fn start(
+        config: NodeConfig,
+        admin: Arc<dyn CallHandler>,
+        progress: Progress,
+    ) -> Result<Arc<Broker>, StartError> {
+        let me = node_id(&config.name);
+        let mut identity = NodeIdentity::load_or_create(&config.data, &config.name)?;
+        let transport = Transport::start(TransportConfig {
+            me,
+            name: config.name.clone(),
+            incarnation: identity.incarnation,
+            listen: config.peer_listen,
+            unix_socket: Some(config.data.join("admin.sock")),
+            secret: config.secret.clone(),
+            suspicion: Suspicion::default(),
+        })?;
+        let calls = Arc::new(Calls {
+            hello: parking_lot::Mutex::new(Hello {
+                name: identity.name.clone(),
+                incarnation: identity.incarnation,
+                cluster: identity.cluster.clone(),
+            }),
+            broker: OnceLock::new(),
+            admin: OnceLock::from(admin),
+        });
+        transport.on_call(calls.clone());
+
+        progress("recovering");
+        let sessions = Arc::new(Sessions::new(me, random_u64()));
+        let links = Arc::new(Links::new(Arc::clone(&sessions), transport.clone(), tokio::runtime::Handle::current()));
+        let (queue_changes, changes) = mpsc::unbounded_channel();
+        let metadata = Metadata::new(sessions.incarnation(), config.metadata_timeout, queue_changes);
+        let deleted = metadata.clone();
+        let groups = Arc::new(GroupContext {
+            me,
+            sessions: Arc::clone(&sessions),
+            links: Arc::clone(&links),
+            is_deleted: Box::new(move |group| !deleted.has_queue(group)),
+        });
+        let (meta_store, queue_store) = open_stores(&config).await?;
+        let meta_host = {
+            let metadata = metadata.clone();
+            let settings = HostConfig { shards: 1, name: "meta".into(), ..HostConfig::new(me, sessions.incarnation()) };
+            let hooks = hooks("metadata", true);
+            Host::start(settings, meta_store.clone(), sink(&transport), hooks, move |_, _| metadata.machine())?
+        };
+        let queues = {
+            let groups = Arc::clone(&groups);
+            let settings = HostConfig {
+                shards: shards(config.shards),
+                name: "queue".into(),
+                ..HostConfig::new(me, sessions.incarnation())
+            };
+            let hooks = hooks("queues", false);
+            Host::start(settings, queue_store.clone(), sink(&transport), hooks, move |_, init| {
+                let arguments = FieldTable::decode_bare(init).unwrap_or_default();
+                QuorumMachine::new(Arc::clone(&groups), quorum_config(&arguments))
+            })?
+        };
+        let entries = queues.entry_reader();
+        let (abandoned, left) = mpsc::unbounded_channel();
+        let classic = Arc::new(ClassicHost::new(me, Arc::clone(&links), abandoned));
+        metadata.connect(meta_host.clone(), Arc::clone(&links));
+        let local = Local { me, links: Arc::downgrade(&links), queues: queues.clone(), classic: Arc::clone(&classic), metadata: metadata.clone(), meta: meta_host.clone() };
+        links.connect(Arc::new(local), Arc::clone(&entries));
+        receive_frames(&transport, &meta_host, &queues, &links);
+
+        progress("looking for the cluster");
+        let own = Peer { name: config.name.clone(), address: config.peer_address.clone() };
+        for peer in config.peers.iter().filter(|p| p.name != own.name) {
+            transport.set_peer(node_id(&peer.name), &peer.name, &peer.address);
+        }
+        let cluster = join_or_found(&mut identity, &config, &own, &transport, &meta_host, &metadata).await?;
+        calls.hello.lock().cluster = Some(cluster.clone());
+        for founder in cluster.founders.iter().filter(|f| f.name != own.name) {
+            transport.set_peer(node_id(&founder.name), &founder.name, &founder.address);
+        }
+
+        let broker = Arc::new(Broker {
+            me,
+            incarnation: identity.incarnation,
+            sessions,
+            connections: Connections::default(),
+            links,
+            metadata,
+            queues,
+            groups,
+            cluster,
+            classic,
+            transport: transport.clone(),
+            entries,
+            started: Instant::now(),
+            stranger: access::stranger(),
+            exclusive: parking_lot::Mutex::default(),
+            config,
+        });
+        let _ = calls.broker.set(Arc::downgrade(&broker));
+        tokio::spawn(follow_peers(Arc::downgrade(&broker), transport.events()));
+
+        progress("waiting for a metadata leader");
+        broker.wait_for_metadata().await?;
+        broker.enrol().await?;
+        progress("starting queues");
+        broker.delete_own_dead_queues().await;
+        broker.compare_queues().await;
+        tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
+        tokio::spawn(delete_abandoned(Arc::downgrade(&broker), left));
+        tokio::spawn(housekeep(Arc::downgrade(&broker), vec![meta_store, queue_store]));
+        progress("running");
+        Ok(broker)
+    }
+
+    async fn wait_for_metadata(&self) -> Result<(), StartError> {
+        let deadline = Instant::now() + self.config.leader_wait;
+        loop {
+            if self.metadata.fence(Duration::from_secs(10)).await.is_ok() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(StartError::NoLeader(self.config.leader_wait));
+            }
+            let missing: Vec<&str> = self
+                .cluster
+                .founders
+                .iter()
+                .filter(|f| !self.links.is_up(node_id(&f.name)))
+                .map(|f| f.name.as_str())
+                .collect();
+            tracing::info!(?missing, "waiting for a majority of the metadata members");
+        }
+    }
+
+    /// Writes this node's record, and what a new cluster starts with.
+    async fn enrol(&self) -> Result<(), StartError> {
+        let record = records::Node {
+            name: self.config.name.as_str().into(),
+            id: self.me,
+            incarnation: Incarnation(self.incarnation),
+            address: self.config.peer_address.clone(),
+            ..records::Node::default()
+        };
+        self.metadata.write(record.put()).await?;
+        let tree = self.metadata.tree();
+        let blank = Vhost::list(&tree).is_ok_and(|vhosts| vhosts.is_empty())
+            && User::list(&tree).is_ok_and(|users| users.is_empty())
+            && records::Cluster::internal_id(&tree).is_ok_and(|id| id.is_none());
+        if !blank {
+            return Ok(());
+        }
+        let id = records::Cluster::create_internal_id(&format!("{:016x}", self.cluster.id));
+        let name = self.config.cluster_name.clone().unwrap_or_else(|| self.cluster.founders[0].name.clone());
+        let user = User::with_password(
+            &self.config.default_user,
+            self.config.default_pass.as_bytes(),
+            access::salt(),
+            self.config.default_user_tags.clone(),
+        );
+        let [configure, write, read] = self.config.default_permissions.clone();
+        let permission = records::Permission {
+            user: self.config.default_user.as_str().into(),
+            vhost: self.config.default_vhost.as_str().into(),
+            configure,
+            write,
+            read,
+            ..records::Permission::default()
+        };
+        // All or nothing, and only once: several nodes of a new cluster come here at the same time.
+        let defaults = id
+            .and(records::Cluster::set_name(&name))
+            .and(user.create())
+            .and(Vhost::named(&self.config.default_vhost).create(None))
+            .and(permission.set());
+        match self.metadata.write(defaults).await {
+            Ok(_) | Err(WriteError::Refused(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Queues that cannot have survived this node's restart: transient classic ones, and exclusive ones of connections
+    /// that ended with the last process.
+    async fn delete_own_dead_queues(&self) {
+        let dead = |queue: &Queue| match queue.exclusive_owner {
+            Some(owner) => owner.node == self.me && owner.incarnation != self.sessions.incarnation(),
+            None => queue.kind == QueueKind::Classic && queue.home == self.me && !queue.durable,
+        };
+        for queue in self.metadata.queues().into_iter().filter(|q| dead(q)) {
+            if let Err(error) = self.delete_queue(&queue).await {
+                tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "a dead queue was not deleted yet");
+            }
+        }
+    }
+
+    /// Stops the node in order: clients are told to go, leadership is handed over, databases are closed.
+    pub async fn shutdown(&self) {
+        self.sessions.close_all(&CloseReason::Shutdown);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.sessions.connection_count() > 0 && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let (queues, metadata) = (self.queues.clone(), self.metadata.host().cloned());
+        // Writes what is under way and ends the threads.
+        let ended = tokio::task::spawn_blocking(move || {
+            queues.shutdown();
+            if let Some(metadata) = metadata {
+                metadata.shutdown();
+            }
+        });
+        if let Err(error) = ended.await {
+            tracing::error!(%error, "the Raft hosts did not stop in order");
+        }
+        self.transport.shutdown().await;
+    }
+}
+
+fn shards(configured: usize) -> usize {
+    match configured {
+        0 => std::thread::available_parallelism().map_or(1, usize::from).min(8),
+        n => n,
+    }
+}
+
+async fn open_stores(config: &NodeConfig) -> Result<(Arc<dyn LogStore>, Arc<dyn LogStore>), StoreError> {
+    let (metadata, queues) = (config.data.join("metadata"), config.queues_data.join("queues"));
+    let opened = tokio::task::spawn_blocking(move || {
+        let metadata = RocksStore::open(&metadata, StoreConfig::metadata())?;
+        let queues = RocksStore::open(&queues, StoreConfig::default())?;
+        Ok::<_, StoreError>((metadata, queues))
+    });
+    let (metadata, queues) = opened.await.map_err(|e| StoreError::Read(e.to_string()))??;
+    Ok((Arc::new(metadata), Arc::new(queues)))
+}
+
+/// What the Raft hosts report. A log that cannot be written ends the process: nothing may be acknowledged any more. So does
+/// a fault of the metadata group; other groups stop alone.
+fn hooks(database: &'static str, all_or_nothing: bool) -> HostHooks {
+    HostHooks {
+        on_event: Box::new(move |event| match event {
+            Event::Stopped { group, reason } => {
+                tracing::error!(%group, ?reason, "a group stopped on this node; its log is kept");
+                if all_or_nothing && matches!(reason, StopReason::Faulted(_)) {
+                    std::process::exit(EXIT_INTERNAL);
+                }
+            }
+            Event::Amnesia { group, commit, last_index } => {
+                tracing::error!(%group, commit, last_index, "the disk lost synced writes: the member does not vote until it has caught up");
+            }
+            Event::Undecodable { group, index } => {
+                tracing::error!(%group, index, "an entry cannot be read; it changes nothing on any member");
+            }
+            Event::Role { .. } | Event::Membership { .. } | Event::Changed { .. } | Event::Read { .. } => {}
+        }),
+        on_fatal: Box::new(move |error| {
+            tracing::error!(
+                database, %error,
+                "the log cannot be written: the node stops, so that nothing is acknowledged that is not on disk"
+            );
+            std::process::exit(EXIT_LOG_WRITE_FAILED);
+        }),
+    }
+}
+
+fn sink(transport: &Transport) -> Arc<dyn PeerSink> {
+    Arc::new(Sink(transport.clone()))
+}
+
+struct Sink(Transport);
+
+impl PeerSink for Sink {
+    fn send(&self, to: NodeId, lane: warren_raft::driver::Lane, batch: peer::RaftBatch) -> bool {
+        let lane = match lane {
+            warren_raft::driver::Lane::Control => Lane::Control,
+            warren_raft::driver::Lane::Append => Lane::Append,
+            warren_raft::driver::Lane::Bulk => Lane::Bulk,
+        };
+        self.0.send(to, lane, peer::Frame { kind: Some(peer::frame::Kind::Raft(batch)) }).is_ok()
+    }
+}
+
+fn receive_frames(
+    transport: &Transport,
+    meta: &Host<MetaMachine>,
+    queues: &Host<QuorumMachine>,
+    links: &Arc<Links>,
+) {
+    for lane in [Lane::Control, Lane::Append, Lane::Bulk] {
+        let (meta, queues) = (meta.clone(), queues.clone());
+        transport.on_frame(
+            lane,
+            Arc::new(move |from, frame| {
+                let Some(peer::frame::Kind::Raft(batch)) = frame.kind else { return };
+                let (metadata, others): (Vec<_>, Vec<_>) =
+                    batch.messages.into_iter().partition(|m| m.group == GroupId::METADATA.0);
+                if !metadata.is_empty() {
+                    meta.deliver(from, peer::RaftBatch { messages: metadata });
+                }
+                if !others.is_empty() {
+                    queues.deliver(from, peer::RaftBatch { messages: others });
+                }
+            }),
+        );
+    }
+    let links = Arc::downgrade(links);
+    transport.on_frame(
+        Lane::Queue,
+        Arc::new(move |from, frame| {
+            if let (Some(peer::frame::Kind::Broker(payload)), Some(links)) = (frame.kind, links.upgrade()) {
+                links.received(from, payload);
+            }
+        }),
+    );
+}
+
+/// The queues and the metadata member of this node, as [`Links`] reaches them.
+struct Local {
+    me: NodeId,
+    links: Weak<Links>,
+    queues: Host<QuorumMachine>,
+    classic: Arc<ClassicHost>,
+    metadata: Metadata,
+    meta: Host<MetaMachine>,
+}
+
+impl LocalQueues for Local {
+    fn accept(&self, to: ToQueue) {
+        if self.classic.contains(to.group) {
+            self.classic.accept(to);
+            return;
+        }
+        let group = to.group;
+        let Err(GroupRequest::Session(to)) = self.queues.send(group, GroupRequest::Session(to)) else { return };
+        let Some(links) = self.links.upgrade() else { return };
+        // Not here, or its mailbox is full: in either case the session asks again.
+        let busy = self.queues.has_group(group);
+        if !busy && !self.metadata.has_queue(group) {
+            tracing::debug!(%group, "a request for a queue that is gone");
+        }
+        refuse(&links, self.me, to, None, busy);
+    }
+
+    fn accept_metadata(&self, command: Bytes) {
+        // What cannot be taken is sent again by whoever waits for it.
+        let _ = self.meta.send(GroupId::METADATA, command);
+    }
+}
+
+async fn join_or_found(
+    identity: &mut NodeIdentity,
+    config: &NodeConfig,
+    own: &Peer,
+    transport: &Transport,
+    host: &Host<MetaMachine>,
+    metadata: &Metadata,
+) -> Result<Cluster, StartError> {
+    let known = identity.cluster.clone();
+    let (cluster, joined) = match known {
+        Some(cluster) => {
+            let founder = cluster.founders.iter().any(|f| f.uid == cluster.uid);
+            (cluster, !founder)
+        }
+        None => match formation::find_cluster(identity, own, &config.peers, transport).await {
+            Membership::Founder(cluster) => (cluster, false),
+            Membership::Joined(cluster) => (cluster, true),
+        },
+    };
+    // Written before the member exists: a node that stops here starts the same member again.
+    identity.cluster = Some(cluster.clone());
+    identity.store(&config.data)?;
+    if !host.has_group(GroupId::METADATA) {
+        let members = cluster
+            .founders
+            .iter()
+            .map(|f| Member { uid: MemberUid(f.uid), node: node_id(&f.name), role: MemberRole::Voter })
+            .collect();
+        let spec = GroupSpec {
+            group: GroupId::METADATA,
+            me: MemberUid(cluster.uid),
+            members,
+            version: *warren_metastore::machine::Machine::VERSIONS.end(),
+            init: Bytes::new(),
+            campaign: !joined && cluster.founders[0].uid == cluster.uid,
+            machine: metadata.machine(),
+        };
+        host.create_group(spec).await.map_err(|e| StoreError::Write(e.to_string()))?;
+    }
+    tracing::info!(
+        cluster = format!("{:016x}", cluster.id),
+        founders = ?cluster.founders.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(),
+        joined,
+        "this node belongs to a cluster"
+    );
+    Ok(cluster)
+}
+
+/// Answers calls of other nodes, and hands the command line's to its handler.
+struct Calls {
+    hello: parking_lot::Mutex<Hello>,
+    broker: OnceLock<Weak<Broker>>,
+    admin: OnceLock<Arc<dyn CallHandler>>,
+}
+
+impl CallHandler for Calls {
+    fn call(&self, call: IncomingCall, replies: Replies) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move {
+            match call.method.as_str() {
+                HELLO => {
+                    let hello = self.hello.lock().clone();
+                    match serde_json::to_vec(&hello) {
+                        Ok(bytes) => drop(replies.send(bytes).await),
+                        Err(error) => replies.fail("internal", error.to_string()).await,
+                    }
+                }
+                JOIN => self.join(&call.payload, &replies).await,
+                _ => match self.admin.get() {
+                    Some(admin) => admin.call(call, replies).await,
+                    None => replies.fail("not_ready", "the node is starting").await,
+                },
+            }
+        })
+    }
+}
+
+impl Calls {
+    async fn join(&self, payload: &[u8], replies: &Replies) {
+        let request: JoinRequest = match serde_json::from_slice(payload) {
+            Ok(request) => request,
+            Err(error) => return replies.fail("invalid", error.to_string()).await,
+        };
+        let Some(broker) = self.broker.get().and_then(Weak::upgrade) else {
+            return replies.fail("not_ready", "the node is starting").await;
+        };
+        match broker.admit(&request).await {
+            Ok(()) => drop(replies.send("{}").await),
+            Err(reason) => replies.fail("not_admitted", reason).await,
+        }
+    }
+}
+
+impl Broker {
+    /// Makes a node a member of the metadata group, in place of whatever member it had before.
+    async fn admit(&self, request: &JoinRequest) -> Result<(), String> {
+        let host = self.metadata.host().ok_or("the node is starting")?;
+        if self.metadata.leader() != Some(self.me) {
+            let leader = self.metadata.leader().ok_or("the metadata group has no leader")?;
+            let payload = serde_json::to_vec(request).map_err(|e| e.to_string())?;
+            let target = warren_raft::transport::CallTarget::Node(leader);
+            let call = self.transport.call(target, JOIN, Bytes::from(payload), Duration::from_secs(20)).await;
+            return call.map_err(|e| e.to_string())?.one().await.map(|_| ()).map_err(|e| e.to_string());
+        }
+        let node = node_id(&request.name);
+        let status = host.status(GroupId::METADATA).ok_or("the node is starting")?;
+        if status.membership.members.iter().any(|m| m.uid == MemberUid(request.uid)) {
+            return Ok(());
+        }
+        self.transport.set_peer(node, &request.name, &request.address);
+        let old: Vec<MemberUid> =
+            status.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
+        for uid in old {
+            tracing::info!(name = request.name, %uid, "the node comes back without its data: its old member is removed");
+            host.change_members(GroupId::METADATA, vec![MemberChange::Remove(uid)]).await.map_err(|e| e.to_string())?;
+        }
+        let member =
+            Member { uid: MemberUid(request.uid), node, role: MemberRole::Promotable { target: 0 } };
+        host.change_members(GroupId::METADATA, vec![MemberChange::Add(member)]).await.map_err(|e| e.to_string())
+    }
+}
+
+/// Carries what the transport learns about peers to whoever needs it, and what the metadata says about their addresses to
+/// the transport.
+async fn follow_peers(broker: Weak<Broker>, mut events: broadcast::Receiver<PeerEvent>) {
+    let Some(mut applied) = broker.upgrade().map(|b| b.metadata.applied()) else { return };
+    let mut addresses: HashMap<NodeId, String> = HashMap::new();
+    loop {
+        tokio::select! {
+            event = events.recv() => {
+                let Some(broker) = broker.upgrade() else { return };
+                match event {
+                    Ok(event) => broker.peer_event(event),
+                    // Some were missed: take every peer for new.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {
+                        for (node, ..) in broker.transport.peers() {
+                            let event = if broker.transport.is_up(node) { PeerEvent::Up(node, 0) } else { PeerEvent::Down(node) };
+                            broker.peer_event(event);
+                        }
+                    }
+                    Err(broadcast::error::RecvError::Closed) => return,
+                }
+            }
+            changed = applied.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let Some(broker) = broker.upgrade() else { return };
+                for node in broker.metadata.nodes() {
+                    if node.id != broker.me && addresses.get(&node.id) != Some(&node.address) {
+                        broker.transport.set_peer(node.id, &node.name, &node.address);
+                        addresses.insert(node.id, node.address.clone());
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Broker {
+    fn peer_event(&self, event: PeerEvent) {
+        let meta = self.metadata.host();
+        match event {
+            PeerEvent::Up(node, _) => {
+                tracing::info!(%node, "peer is up");
+                if let Some(host) = meta {
+                    host.peer_up(node);
+                }
+                self.queues.peer_up(node);
+                self.tell_groups(|| GroupRequest::NodeUp(node));
+                self.sessions.node_up(node);
+            }
+            PeerEvent::Down(node) => {
+                tracing::warn!(%node, "peer is down");
+                if let Some(host) = meta {
+                    host.peer_down(node);
+                }
+                self.queues.peer_down(node);
+                self.tell_groups(|| GroupRequest::NodeDown(node));
+                self.classic.node_down(node);
+            }
+            PeerEvent::Gap(node, Lane::Queue) => self.sessions.node_up(node),
+            PeerEvent::Gap(..) => {}
+        }
+    }
+
+    fn tell_groups(&self, request: impl Fn() -> GroupRequest) {
+        for group in self.queues.groups() {
+            let _ = self.queues.send(group, request());
+        }
+    }
+}
+
+/// Deletes auto-delete queues that lost their last consumer.
+async fn delete_abandoned(broker: Weak<Broker>, mut left: mpsc::UnboundedReceiver<GroupId>) {
+    while let Some(group) = left.recv().await {
+        let Some(broker) = broker.upgrade() else { return };
+        let Some(queue) = broker.metadata.queue_of_group(group).filter(|q| q.auto_delete) else { continue };
+        if broker.classic.stats(group).is_some_and(|s| s.consumers.is_empty())
+            && let Err(error) = broker.delete_queue(&queue).await
+        {
+            tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "auto-delete queue was not deleted yet");
+        }
+    }
+}
+
+async fn housekeep(broker: Weak<Broker>, stores: Vec<Arc<dyn LogStore>>) {
+    let mut tick = tokio::time::interval(HOUSEKEEPING);
+    loop {
+        tick.tick().await;
+        if broker.upgrade().is_none() {
+            return;
+        }
+        let stores = stores.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            for store in &stores {
+                if let Err(error) = store.maintain() {
+                    tracing::error!(%error, "log maintenance failed");
+                    if matches!(error, StoreError::Write(_)) {
+                        std::process::exit(EXIT_LOG_WRITE_FAILED);
+                    }
+                }
+            }
+        });
+        if done.await.is_err() {
+            return;
+        }
+    }
+}
