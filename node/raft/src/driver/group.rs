@@ -236,6 +236,7 @@ impl<M: StateMachine> Group<M> {
             self.raw.on_persist_ready(number);
         }
         self.apply_committed(committed, shared);
+        self.finish_reads(shared);
         debug_assert!(self.raw.raft.prs().iter().all(|(_, p)| p.next_idx > p.matched));
     }
 
@@ -364,7 +365,6 @@ impl<M: StateMachine> Group<M> {
         let applied = self.state.applied;
         self.raw.advance_apply_to(applied);
         self.update_role(shared);
-        self.finish_reads(shared);
         self.maybe_snapshot(false, shared);
         let keep = shared.config.tail_bytes;
         self.raw.mut_store().trim(applied, keep);

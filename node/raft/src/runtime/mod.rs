@@ -26,7 +26,8 @@ use crate::driver::{
 use crate::log_store::{GroupRecord, LogStore, StoreError};
 use crate::machine::{EntryReader, Role, StateMachine};
 use registry::Registry;
-use shard::{Bulk, Mail, MailboxWaker, Shard, Waiting, whose};
+pub(crate) use shard::whose;
+use shard::{Bulk, Mail, MailboxWaker, Shard, Waiting};
 use writer::{Notified, WriterStats};
 
 /// Mails that may wait in a shard's mailbox; what does not fit is given back to its sender.

@@ -260,7 +260,7 @@ impl Waiting {
 }
 
 /// The group and the transfer that a piece of work is for.
-pub(super) fn whose(work: &Work) -> (GroupId, u64) {
+pub(crate) fn whose(work: &Work) -> (GroupId, u64) {
     match work {
         Work::LoadState { group, transfer }
         | Work::LoadEntries { group, transfer, .. }
