@@ -20,12 +20,7 @@ pub(crate) struct CheckedOut<T> {
 
 impl<T> Default for CheckedOut<T> {
     fn default() -> Self {
-        CheckedOut {
-            base: 0,
-            ring: VecDeque::new(),
-            in_ring: 0,
-            old: BTreeMap::new(),
-        }
+        CheckedOut { base: 0, ring: VecDeque::new(), in_ring: 0, old: BTreeMap::new() }
     }
 }
 
@@ -33,12 +28,7 @@ impl<T> CheckedOut<T> {
     /// As it was when `next_id` was the next id and these were held. `held` must be below `next_id`.
     pub fn restore(next_id: u64, held: BTreeMap<u64, T>) -> Self {
         debug_assert!(held.keys().all(|id| *id < next_id));
-        CheckedOut {
-            base: next_id,
-            ring: VecDeque::new(),
-            in_ring: 0,
-            old: held,
-        }
+        CheckedOut { base: next_id, ring: VecDeque::new(), in_ring: 0, old: held }
     }
 
     /// How many are held.
@@ -89,11 +79,7 @@ impl<T> CheckedOut<T> {
             }
         }
         for id in start.max(self.base)..end {
-            if let Some(message) = self
-                .ring
-                .get_mut((id - self.base) as usize)
-                .and_then(Option::take)
-            {
+            if let Some(message) = self.ring.get_mut((id - self.base) as usize).and_then(Option::take) {
                 self.in_ring -= 1;
                 each(message);
             }
@@ -109,11 +95,10 @@ impl<T> CheckedOut<T> {
     /// In ascending order of ids.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let recent = self.ring.iter().enumerate();
-        self.old.iter().map(|(id, message)| (*id, message)).chain(
-            recent.filter_map(|(i, slot)| {
-                slot.as_ref().map(|message| (self.base + i as u64, message))
-            }),
-        )
+        self.old
+            .iter()
+            .map(|(id, message)| (*id, message))
+            .chain(recent.filter_map(|(i, slot)| slot.as_ref().map(|message| (self.base + i as u64, message))))
     }
 
     fn trim(&mut self) {

@@ -15,10 +15,7 @@ pub struct ConsumerId {
 impl ConsumerId {
     /// The same name in memory of its own: a tag decoded from a log entry would keep the whole entry in memory.
     pub(crate) fn detached(&self) -> Self {
-        ConsumerId {
-            session: self.session,
-            tag: Bytes::copy_from_slice(&self.tag),
-        }
+        ConsumerId { session: self.session, tag: Bytes::copy_from_slice(&self.tag) }
     }
 }
 

@@ -31,6 +31,12 @@ pub trait Carries: Sized {
     /// The variant that delivers.
     fn from_deliver(deliver: Deliver<Self::Message>) -> Self;
 
+    /// The effect that has a session watched.
+    fn monitor(session: SessionRef) -> Self;
+
+    /// The effect that ends that.
+    fn demonitor(session: SessionRef) -> Self;
+
     /// The delivery, if it is one.
     fn deliver_mut(&mut self) -> Option<&mut Deliver<Self::Message>>;
 }
@@ -46,10 +52,7 @@ pub struct Effects<E: Carries> {
 
 impl<E: Carries> Default for Effects<E> {
     fn default() -> Self {
-        Effects {
-            list: Vec::new(),
-            spare: Vec::new(),
-        }
+        Effects { list: Vec::new(), spare: Vec::new() }
     }
 }
 
@@ -115,10 +118,7 @@ impl<E: Carries> Effects<E> {
         message: E::Message,
         consumer: impl FnOnce() -> (SessionRef, Bytes),
     ) {
-        let open = slot
-            .0
-            .and_then(|at| self.list.get_mut(at as usize))
-            .and_then(E::deliver_mut);
+        let open = slot.0.and_then(|at| self.list.get_mut(at as usize)).and_then(E::deliver_mut);
         if let Some(deliver) = open.filter(|deliver| deliver.key == key) {
             deliver.messages.push(message);
             return;
@@ -127,20 +127,12 @@ impl<E: Carries> Effects<E> {
         let mut messages = self.spare.pop().unwrap_or_default();
         messages.push(message);
         slot.0 = u32::try_from(self.list.len()).ok();
-        self.list.push(E::from_deliver(Deliver {
-            session,
-            tag,
-            key,
-            messages,
-        }));
+        self.list.push(E::from_deliver(Deliver { session, tag, key, messages }));
     }
 }
 
 fn recycle<M>(spare: &mut Vec<Vec<M>>, mut messages: Vec<M>) {
-    if spare.len() < MAX_SPARE
-        && messages.capacity() > 0
-        && messages.capacity() <= MAX_SPARE_CAPACITY
-    {
+    if spare.len() < MAX_SPARE && messages.capacity() > 0 && messages.capacity() <= MAX_SPARE_CAPACITY {
         messages.clear();
         spare.push(messages);
     }

@@ -33,9 +33,7 @@ pub(crate) enum Admission {
 
 impl Enqueuer {
     pub fn new() -> Self {
-        Enqueuer {
-            next_seq: FIRST_SEQ,
-        }
+        Enqueuer { next_seq: FIRST_SEQ }
     }
 
     pub fn admit(&mut self, seq: u64) -> Admission {
@@ -45,9 +43,7 @@ impl Enqueuer {
                 Admission::Next
             }
             std::cmp::Ordering::Less => Admission::Duplicate,
-            std::cmp::Ordering::Greater => Admission::Ahead {
-                expected: self.next_seq,
-            },
+            std::cmp::Ordering::Greater => Admission::Ahead { expected: self.next_seq },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The queue state machines: pure, deterministic, without I/O, clock or randomness.
 //!
 //! [`quorum::Queue`] is replicated: every member of a Raft group applies the same commands and gets the same state;
-//! bodies stay in the log. `classic::Queue` lives in the memory of one node and holds its bodies. Both take a
+//! bodies stay in the log. [`classic::Queue`] lives in the memory of one node and holds its bodies. Both take a
 //! command, change their state, answer a [`Reply`] and push what must happen outside into an [`Effects`] buffer.
 
 pub mod classic;
@@ -9,6 +9,7 @@ pub mod quorum;
 
 mod checked_out;
 mod consumer;
+mod consumers;
 mod effects;
 mod enqueuer;
 mod message;
@@ -16,6 +17,7 @@ mod msg_ids;
 mod reply;
 mod service;
 mod session;
+mod sessions;
 mod wire;
 
 pub use consumer::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef};

@@ -17,10 +17,7 @@ impl StoredMessage {
     /// 4 GiB.
     pub fn new(meta_size: u32, container: Bytes) -> Option<Self> {
         let len = u32::try_from(container.len()).ok()?;
-        (meta_size <= len).then_some(StoredMessage {
-            meta_size,
-            container,
-        })
+        (meta_size <= len).then_some(StoredMessage { meta_size, container })
     }
 
     /// Bytes of header.

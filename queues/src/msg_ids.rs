@@ -26,10 +26,7 @@ impl MsgIds {
 
     /// Adds one id at the end.
     pub fn push(&mut self, id: u64) {
-        self.push_run(Run {
-            start: id,
-            count: 1,
-        });
+        self.push_run(Run { start: id, count: 1 });
     }
 
     /// Adds a run at the end, merged with the one before it where it continues that.

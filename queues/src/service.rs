@@ -28,21 +28,11 @@ impl ServiceQueue {
 
     /// Puts a consumer behind its equals.
     pub fn push(&mut self, priority: i32, key: ConsumerKey) {
-        let at = match self
-            .levels
-            .iter()
-            .position(|level| level.priority <= priority)
-        {
+        let at = match self.levels.iter().position(|level| level.priority <= priority) {
             Some(at) if self.levels[at].priority == priority => at,
             at => {
                 let at = at.unwrap_or(self.levels.len());
-                self.levels.insert(
-                    at,
-                    Level {
-                        priority,
-                        keys: VecDeque::new(),
-                    },
-                );
+                self.levels.insert(at, Level { priority, keys: VecDeque::new() });
                 at
             }
         };
@@ -52,10 +42,7 @@ impl ServiceQueue {
 
     /// The consumer whose turn it is; it is out of the queue then.
     pub fn pop(&mut self) -> Option<ConsumerKey> {
-        let at = self
-            .levels
-            .iter()
-            .position(|level| !level.keys.is_empty())?;
+        let at = self.levels.iter().position(|level| !level.keys.is_empty())?;
         let key = self.levels[at].keys.pop_front();
         self.len -= 1;
         self.trim(at);
@@ -64,11 +51,7 @@ impl ServiceQueue {
 
     /// Takes a consumer out, wherever it stands.
     pub fn remove(&mut self, priority: i32, key: ConsumerKey) {
-        let Some(at) = self
-            .levels
-            .iter()
-            .position(|level| level.priority == priority)
-        else {
+        let Some(at) = self.levels.iter().position(|level| level.priority == priority) else {
             return;
         };
         let keys = &mut self.levels[at].keys;
@@ -87,9 +70,7 @@ impl ServiceQueue {
 
     /// In the order of turns.
     pub fn iter(&self) -> impl Iterator<Item = (i32, ConsumerKey)> + '_ {
-        self.levels
-            .iter()
-            .flat_map(|level| level.keys.iter().map(|key| (level.priority, *key)))
+        self.levels.iter().flat_map(|level| level.keys.iter().map(|key| (level.priority, *key)))
     }
 }
 

@@ -83,9 +83,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn u64_le(&mut self) -> Result<u64, DecodeError> {
-        let bytes = self.data[self.at..]
-            .first_chunk::<8>()
-            .ok_or(DecodeError::Truncated)?;
+        let bytes = self.data[self.at..].first_chunk::<8>().ok_or(DecodeError::Truncated)?;
         self.at += 8;
         Ok(u64::from_le_bytes(*bytes))
     }
@@ -143,19 +141,11 @@ impl<'a> Reader<'a> {
     }
 
     pub fn session(&mut self) -> Result<SessionRef, DecodeError> {
-        Ok(SessionRef {
-            node: NodeId(self.u64_le()?),
-            incarnation: self.u64_le()?,
-            id: self.varint()?,
-        })
+        Ok(SessionRef { node: NodeId(self.u64_le()?), incarnation: self.u64_le()?, id: self.varint()? })
     }
 
     pub fn end(self) -> Result<(), DecodeError> {
-        if self.remaining() == 0 {
-            Ok(())
-        } else {
-            Err(DecodeError::Trailing)
-        }
+        if self.remaining() == 0 { Ok(()) } else { Err(DecodeError::Trailing) }
     }
 }
 

@@ -80,16 +80,8 @@ pub(super) fn encode(command: &Command, version: MachineVersion, out: &mut Bytes
             put_consumer_id(out, consumer);
         }
         Command::Settle { consumer, ids } => put_outcome(out, SETTLE, consumer, ids),
-        Command::Return {
-            consumer,
-            ids,
-            failed,
-        } => {
-            let tag = if *failed && version >= MV2 {
-                RETURN_FAILED
-            } else {
-                RETURN
-            };
+        Command::Return { consumer, ids, failed } => {
+            let tag = if *failed && version >= MV2 { RETURN_FAILED } else { RETURN };
             put_outcome(out, tag, consumer, ids);
         }
         Command::Discard { consumer, ids } => put_outcome(out, DISCARD, consumer, ids),
@@ -137,57 +129,30 @@ pub(super) fn decode(version: MachineVersion, bytes: Bytes) -> Result<Command, D
         return Err(DecodeError::NotInVersion { tag, version });
     }
     let command = match tag {
-        REGISTER => Command::RegisterEnqueuer {
-            session: r.session()?,
-        },
+        REGISTER => Command::RegisterEnqueuer { session: r.session()? },
         ENQUEUE => Command::Enqueue(enqueue(&mut r, &bytes)?),
         ATTACH => Command::Attach(Box::new(attach(&mut r, &bytes)?)),
-        DEQUEUE | DEQUEUE_SETTLED => Command::Dequeue {
-            consumer: consumer_id(&mut r, &bytes)?,
-            settled: tag == DEQUEUE_SETTLED,
-        },
-        SETTLE => Command::Settle {
-            consumer: consumer_ref(&mut r, &bytes)?,
-            ids: ids(&mut r)?,
-        },
-        RETURN | RETURN_FAILED => Command::Return {
-            consumer: consumer_ref(&mut r, &bytes)?,
-            ids: ids(&mut r)?,
-            failed: tag == RETURN_FAILED,
-        },
-        DISCARD => Command::Discard {
-            consumer: consumer_ref(&mut r, &bytes)?,
-            ids: ids(&mut r)?,
-        },
-        CANCEL => Command::Cancel {
-            consumer: consumer_ref(&mut r, &bytes)?,
-        },
-        REMOVE => Command::Remove {
-            consumer: consumer_ref(&mut r, &bytes)?,
-        },
+        DEQUEUE | DEQUEUE_SETTLED => {
+            Command::Dequeue { consumer: consumer_id(&mut r, &bytes)?, settled: tag == DEQUEUE_SETTLED }
+        }
+        SETTLE => Command::Settle { consumer: consumer_ref(&mut r, &bytes)?, ids: ids(&mut r)? },
+        RETURN | RETURN_FAILED => {
+            Command::Return { consumer: consumer_ref(&mut r, &bytes)?, ids: ids(&mut r)?, failed: tag == RETURN_FAILED }
+        }
+        DISCARD => Command::Discard { consumer: consumer_ref(&mut r, &bytes)?, ids: ids(&mut r)? },
+        CANCEL => Command::Cancel { consumer: consumer_ref(&mut r, &bytes)? },
+        REMOVE => Command::Remove { consumer: consumer_ref(&mut r, &bytes)? },
         PURGE => Command::Purge,
-        SESSION_GONE => Command::SessionDown {
-            session: r.session()?,
-            loss: SessionLoss::Gone,
-        },
-        SESSION_NO_CONNECTION => Command::SessionDown {
-            session: r.session()?,
-            loss: SessionLoss::NoConnection,
-        },
-        NODE_UP => Command::NodeUp {
-            node: NodeId(r.u64_le()?),
-        },
+        SESSION_GONE => Command::SessionDown { session: r.session()?, loss: SessionLoss::Gone },
+        SESSION_NO_CONNECTION => Command::SessionDown { session: r.session()?, loss: SessionLoss::NoConnection },
+        NODE_UP => Command::NodeUp { node: NodeId(r.u64_le()?) },
         PURGE_NODES => {
             let count = r.count(8)?;
-            let nodes = (0..count)
-                .map(|_| Ok(NodeId(r.u64_le()?)))
-                .collect::<Result<_, DecodeError>>()?;
+            let nodes = (0..count).map(|_| Ok(NodeId(r.u64_le()?))).collect::<Result<_, DecodeError>>()?;
             Command::PurgeNodes { nodes }
         }
         UPDATE_CONFIG => Command::UpdateConfig(config(&mut r)?),
-        CONSUMER_DISCONNECTED => {
-            Command::Timeout(TimerKey::ConsumerDisconnected(ConsumerKey(r.varint()?)))
-        }
+        CONSUMER_DISCONNECTED => Command::Timeout(TimerKey::ConsumerDisconnected(ConsumerKey(r.varint()?))),
         CONTINUE => Command::Continue,
         _ => return Err(DecodeError::UnknownTag(tag)),
     };
@@ -209,16 +174,8 @@ fn put_enqueue(out: &mut BytesMut, enqueue: &Enqueue) {
     let container = enqueue.message.container();
     out.reserve(ENQUEUE_OVERHEAD + container.len());
     out.put_u8(ENQUEUE);
-    let origin = if enqueue.origin.is_some() {
-        WITH_ORIGIN
-    } else {
-        0
-    };
-    let delivery_count = if enqueue.delivery_count > 0 {
-        WITH_DELIVERY_COUNT
-    } else {
-        0
-    };
+    let origin = if enqueue.origin.is_some() { WITH_ORIGIN } else { 0 };
+    let delivery_count = if enqueue.delivery_count > 0 { WITH_DELIVERY_COUNT } else { 0 };
     out.put_u8(origin | delivery_count);
     if let Some(origin) = &enqueue.origin {
         put_session(out, &origin.session);
@@ -231,6 +188,18 @@ fn put_enqueue(out: &mut BytesMut, enqueue: &Enqueue) {
     out.extend_from_slice(container);
 }
 
+/// Writes an enqueue whose container is in two parts.
+pub(super) fn put_publish(out: &mut BytesMut, origin: Origin, meta: &[u8], body: &[u8]) {
+    out.reserve(ENQUEUE_OVERHEAD + meta.len() + body.len());
+    out.put_u8(ENQUEUE);
+    out.put_u8(WITH_ORIGIN);
+    put_session(out, &origin.session);
+    put_varint(out, origin.seq);
+    put_varint(out, meta.len() as u64);
+    out.extend_from_slice(meta);
+    out.extend_from_slice(body);
+}
+
 fn enqueue(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Enqueue, DecodeError> {
     let flags = r.u8()?;
     if flags & !(WITH_ORIGIN | WITH_DELIVERY_COUNT) != 0 {
@@ -238,23 +207,15 @@ fn enqueue(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Enqueue, DecodeError> {
     }
     let origin = match flags & WITH_ORIGIN {
         0 => None,
-        _ => Some(Origin {
-            session: r.session()?,
-            seq: r.varint()?,
-        }),
+        _ => Some(Origin { session: r.session()?, seq: r.varint()? }),
     };
     let delivery_count = match flags & WITH_DELIVERY_COUNT {
         0 => 0,
         _ => r.u32("delivery count")?,
     };
     let meta_size = r.u32("meta size")?;
-    let message =
-        StoredMessage::new(meta_size, bytes.slice(r.rest())).ok_or(DecodeError::Truncated)?;
-    Ok(Enqueue {
-        origin,
-        delivery_count,
-        message,
-    })
+    let message = StoredMessage::new(meta_size, bytes.slice(r.rest())).ok_or(DecodeError::Truncated)?;
+    Ok(Enqueue { origin, delivery_count, message })
 }
 
 fn put_attach(out: &mut BytesMut, attach: &Attach) {
@@ -266,12 +227,7 @@ fn put_attach(out: &mut BytesMut, attach: &Attach) {
 }
 
 fn attach(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Attach, DecodeError> {
-    Ok(Attach {
-        consumer: consumer_id(r, bytes)?,
-        mode: mode(r)?,
-        priority: r.i32("priority")?,
-        meta: meta(r, bytes)?,
-    })
+    Ok(Attach { consumer: consumer_id(r, bytes)?, mode: mode(r)?, priority: r.i32("priority")?, meta: meta(r, bytes)? })
 }
 
 pub(super) fn put_mode(out: &mut impl BufMut, mode: Mode) {
@@ -297,11 +253,7 @@ pub(super) fn put_meta(out: &mut impl BufMut, meta: &ConsumerMeta) {
 }
 
 pub(super) fn meta(r: &mut Reader<'_>, bytes: &Bytes) -> Result<ConsumerMeta, DecodeError> {
-    Ok(ConsumerMeta {
-        ack: r.flag("ack")?,
-        args: bytes.slice(r.bytes()?),
-        username: bytes.slice(r.bytes()?),
-    })
+    Ok(ConsumerMeta { ack: r.flag("ack")?, args: bytes.slice(r.bytes()?), username: bytes.slice(r.bytes()?) })
 }
 
 pub(super) fn put_consumer_id(out: &mut impl BufMut, id: &ConsumerId) {
@@ -310,33 +262,20 @@ pub(super) fn put_consumer_id(out: &mut impl BufMut, id: &ConsumerId) {
 }
 
 pub(super) fn consumer_id(r: &mut Reader<'_>, bytes: &Bytes) -> Result<ConsumerId, DecodeError> {
-    Ok(ConsumerId {
-        session: r.session()?,
-        tag: bytes.slice(r.bytes()?),
-    })
+    Ok(ConsumerId { session: r.session()?, tag: bytes.slice(r.bytes()?) })
 }
 
 pub(super) fn put_config(out: &mut impl BufMut, config: &Config) {
-    put_varint(
-        out,
-        config
-            .delivery_limit
-            .map_or(0, |limit| u64::from(limit) + 1),
-    );
+    put_varint(out, config.delivery_limit.map_or(0, |limit| u64::from(limit) + 1));
     put_varint(out, config.consumer_disconnected_timeout_ms);
 }
 
 pub(super) fn config(r: &mut Reader<'_>) -> Result<Config, DecodeError> {
     let delivery_limit = match r.varint()?.checked_sub(1) {
         None => None,
-        Some(limit) => {
-            Some(u32::try_from(limit).map_err(|_| DecodeError::Value("delivery limit"))?)
-        }
+        Some(limit) => Some(u32::try_from(limit).map_err(|_| DecodeError::Value("delivery limit"))?),
     };
-    Ok(Config {
-        delivery_limit,
-        consumer_disconnected_timeout_ms: r.varint()?,
-    })
+    Ok(Config { delivery_limit, consumer_disconnected_timeout_ms: r.varint()? })
 }
 
 fn put_consumer_ref(out: &mut BytesMut, consumer: &ConsumerRef) {

@@ -12,9 +12,6 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            delivery_limit: Some(20),
-            consumer_disconnected_timeout_ms: 60_000,
-        }
+        Config { delivery_limit: Some(20), consumer_disconnected_timeout_ms: 60_000 }
     }
 }

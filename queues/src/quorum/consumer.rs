@@ -4,8 +4,8 @@ use super::command::Mode;
 use super::effects::Delivered;
 use super::messages::Message;
 use crate::checked_out::CheckedOut;
-use crate::consumer::{ConsumerId, ConsumerKey, ConsumerMeta};
-use crate::effects::DeliverSlot;
+use crate::consumer::ConsumerMeta;
+use crate::consumers::{Seat, Seated};
 
 /// What made a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,36 +36,24 @@ pub(super) enum Overlay {
 
 #[derive(Debug)]
 pub(super) struct Consumer {
-    pub id: ConsumerId,
-    pub key: ConsumerKey,
+    pub seat: Seat,
     pub kind: Kind,
-    pub priority: i32,
     pub mode: Mode,
     pub meta: ConsumerMeta,
     pub base: Base,
     pub overlay: Overlay,
     pub held: CheckedOut<Message>,
-    /// Whether the service queue has it.
-    pub in_service: bool,
-    /// Not state: its open delivery in the host's buffer.
-    pub slot: DeliverSlot,
 }
 
 impl Consumer {
     /// How many messages it may be given now.
     pub fn credit(&self) -> u32 {
         match (self.kind, self.base) {
-            (Kind::Subscription, Base::Up) => self
-                .mode
-                .window()
-                .saturating_sub(u32::try_from(self.held.len()).unwrap_or(u32::MAX)),
+            (Kind::Subscription, Base::Up) => {
+                self.mode.window().saturating_sub(u32::try_from(self.held.len()).unwrap_or(u32::MAX))
+            }
             (Kind::Dequeue, _) | (_, Base::Cancelled) => 0,
         }
-    }
-
-    /// Whether it may be given a message.
-    pub fn able(&self) -> bool {
-        self.overlay == Overlay::None && self.credit() > 0
     }
 
     /// Whether nothing keeps it: it gets nothing more and holds nothing.
@@ -81,9 +69,7 @@ impl Consumer {
     /// When what it holds must be returned, if it is cut off.
     pub fn disconnected_deadline(&self, timeout_ms: u64) -> Option<u64> {
         match self.overlay {
-            Overlay::Suspected { since_ms } if !self.held.is_empty() => {
-                Some(since_ms.saturating_add(timeout_ms))
-            }
+            Overlay::Suspected { since_ms } if !self.held.is_empty() => Some(since_ms.saturating_add(timeout_ms)),
             _ => None,
         }
     }
@@ -91,6 +77,20 @@ impl Consumer {
     /// Hands it a message.
     pub fn assign(&mut self, message: Message) -> Delivered {
         delivered(self.held.push(message), &message)
+    }
+}
+
+impl Seated for Consumer {
+    fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    fn seat_mut(&mut self) -> &mut Seat {
+        &mut self.seat
+    }
+
+    fn able(&self) -> bool {
+        self.overlay == Overlay::None && self.credit() > 0
     }
 }
 

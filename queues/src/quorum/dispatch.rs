@@ -2,6 +2,7 @@
 
 use super::effects::Effects;
 use super::state::Queue;
+use crate::consumers::Seated;
 
 /// Messages that one apply hands out, at most: what is left is [`work_owed`](Queue::work_owed).
 const MAX_DELIVERIES: usize = 16_384;
@@ -19,9 +20,9 @@ impl Queue {
             let Some(message) = self.messages.take() else {
                 return;
             };
-            let (key, message) = (consumer.key, consumer.assign(message));
-            fx.deliver(&mut consumer.slot, key, message, || {
-                (consumer.id.session, consumer.id.tag.clone())
+            let (key, message) = (consumer.seat.key, consumer.assign(message));
+            fx.deliver(&mut consumer.seat.slot, key, message, || {
+                (consumer.seat.id.session, consumer.seat.id.tag.clone())
             });
             if consumer.able() {
                 self.consumers.reschedule(key);

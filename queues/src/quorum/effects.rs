@@ -84,6 +84,14 @@ impl Carries for Effect {
         Effect::Deliver(deliver)
     }
 
+    fn monitor(session: SessionRef) -> Self {
+        Effect::Monitor(session)
+    }
+
+    fn demonitor(session: SessionRef) -> Self {
+        Effect::Demonitor(session)
+    }
+
     fn deliver_mut(&mut self) -> Option<&mut Deliver<Delivered>> {
         match self {
             Effect::Deliver(deliver) => Some(deliver),
@@ -98,10 +106,7 @@ pub(super) fn push_dropped(fx: &mut Effects, reason: DropReason, count: u64) {
         return;
     }
     match fx.last_mut() {
-        Some(Effect::Dropped {
-            reason: last,
-            count: n,
-        }) if *last == reason => *n += count,
+        Some(Effect::Dropped { reason: last, count: n }) if *last == reason => *n += count,
         _ => fx.push(Effect::Dropped { reason, count }),
     }
 }

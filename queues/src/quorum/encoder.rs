@@ -4,6 +4,8 @@ use warren_proto::batch::{BatchBuilder, MAX_COMMANDS, UnsupportedVersion};
 use warren_proto::ids::MachineVersion;
 
 use super::command::{Command, Request};
+use super::version::MV1;
+use crate::enqueuer::Origin;
 use crate::msg_ids::MsgIds;
 
 /// Writes requests as commands of the version that a group has at the end of its log. What the version cannot say is
@@ -44,21 +46,29 @@ impl Encoder {
         if out.len() >= MAX_COMMANDS {
             return Err(EncodeError::BatchFull);
         }
-        if let Command::Settle { ids, .. }
-        | Command::Return { ids, .. }
-        | Command::Discard { ids, .. } = request
+        if let Command::Settle { ids, .. } | Command::Return { ids, .. } | Command::Discard { ids, .. } = request
             && ids.runs().len() > MsgIds::MAX_RUNS
         {
             return Err(EncodeError::TooLong);
         }
         let needed = request.min_version();
         if needed > self.version {
-            return Err(UnsupportedVersion {
-                effective: self.version,
-                needed,
-            }
-            .into());
+            return Err(UnsupportedVersion { effective: self.version, needed }.into());
         }
         Ok(out.push(needed, |bytes| request.encode(self.version, bytes))?)
+    }
+
+    /// Appends a publish whose container is `meta` followed by `body`, copying both once, into the batch.
+    pub fn encode_publish(
+        &self,
+        origin: Origin,
+        meta: &[u8],
+        body: &[u8],
+        out: &mut BatchBuilder,
+    ) -> Result<u16, EncodeError> {
+        if out.len() >= MAX_COMMANDS {
+            return Err(EncodeError::BatchFull);
+        }
+        Ok(out.push(MV1, |bytes| super::codec::put_publish(bytes, origin, meta, body))?)
     }
 }

@@ -11,9 +11,7 @@ use crate::enqueuer::{Admission, Origin};
 impl Queue {
     pub(super) fn register(&mut self, session: SessionRef, fx: &mut Effects) -> Reply {
         let enqueuer = self.sessions.enqueuer_or_insert(session, fx);
-        Reply::Registered {
-            next_seq: enqueuer.next_seq,
-        }
+        Reply::Registered { next_seq: enqueuer.next_seq }
     }
 
     pub(super) fn enqueue(&mut self, meta: &Meta, enqueue: &Enqueue, fx: &mut Effects) -> Reply {
@@ -24,8 +22,7 @@ impl Queue {
         };
         match refusal {
             None => {
-                self.messages
-                    .enqueue(meta.reference, size, enqueue.delivery_count);
+                self.messages.enqueue(meta.reference, size, enqueue.delivery_count);
                 Reply::Ok
             }
             Some(reply) => {

@@ -21,13 +21,8 @@ impl Queue {
     /// Sets every timer to when it is due.
     pub(super) fn arm_timers(&self, fx: &mut Effects) {
         for consumer in self.consumers.iter() {
-            if let Some(at_ms) =
-                consumer.disconnected_deadline(self.config.consumer_disconnected_timeout_ms)
-            {
-                fx.push(Effect::Timer {
-                    key: TimerKey::ConsumerDisconnected(consumer.key),
-                    at_ms: Some(at_ms),
-                });
+            if let Some(at_ms) = consumer.disconnected_deadline(self.config.consumer_disconnected_timeout_ms) {
+                fx.push(Effect::Timer { key: TimerKey::ConsumerDisconnected(consumer.seat.key), at_ms: Some(at_ms) });
             }
         }
     }
@@ -35,15 +30,11 @@ impl Queue {
     /// Hands all that a node's consumers hold to them again: their member was restored from a snapshot and has not
     /// seen it being handed out. Sessions drop what they know.
     pub fn redeliver(&self, node: NodeId, fx: &mut Effects) {
-        for consumer in self
-            .consumers
-            .iter()
-            .filter(|c| c.id.session.node == node && !c.held.is_empty())
-        {
+        for consumer in self.consumers.iter().filter(|c| c.seat.id.session.node == node && !c.held.is_empty()) {
             fx.push(Effect::Deliver(Deliver {
-                session: consumer.id.session,
-                tag: consumer.id.tag.clone(),
-                key: consumer.key,
+                session: consumer.seat.id.session,
+                tag: consumer.seat.id.tag.clone(),
+                key: consumer.seat.key,
                 messages: held(consumer).collect(),
             }));
         }
@@ -51,20 +42,11 @@ impl Queue {
 
     /// What a consumer holds, from message id `from` on, ascending: for a session that missed a delivery.
     pub fn held(&self, consumer: &ConsumerRef, from: u64) -> impl Iterator<Item = Delivered> {
-        let consumer = self
-            .consumers
-            .key_of(consumer)
-            .and_then(|key| self.consumers.get(key));
-        consumer
-            .into_iter()
-            .flat_map(held)
-            .filter(move |message| message.msg_id >= from)
+        let consumer = self.consumers.key_of(consumer).and_then(|key| self.consumers.get(key));
+        consumer.into_iter().flat_map(held).filter(move |message| message.msg_id >= from)
     }
 }
 
 fn held(consumer: &Consumer) -> impl Iterator<Item = Delivered> {
-    consumer
-        .held
-        .iter()
-        .map(|(msg_id, message)| delivered(msg_id, message))
+    consumer.held.iter().map(|(msg_id, message)| delivered(msg_id, message))
 }

@@ -7,12 +7,7 @@ use super::state::Queue;
 impl Queue {
     /// The log indexes whose entries hold a message that is still in the queue: ascending, disjoint, not adjacent.
     pub fn live(&self) -> Vec<RangeInclusive<u64>> {
-        let mut scattered: Vec<u64> = self
-            .messages
-            .returns()
-            .iter()
-            .map(|m| m.reference.index())
-            .collect();
+        let mut scattered: Vec<u64> = self.messages.returns().iter().map(|m| m.reference.index()).collect();
         for consumer in self.consumers.iter() {
             scattered.extend(consumer.held.iter().map(|(_, m)| m.reference.index()));
         }
@@ -34,9 +29,7 @@ fn merge(a: impl Iterator<Item = u64>, b: impl Iterator<Item = u64>) -> Vec<Rang
         };
         let Some(index) = next else { return ranges };
         match ranges.last_mut() {
-            Some(last) if index <= last.end().saturating_add(1) => {
-                *last = *last.start()..=index.max(*last.end())
-            }
+            Some(last) if index <= last.end().saturating_add(1) => *last = *last.start()..=index.max(*last.end()),
             _ => ranges.push(index..=index),
         }
     }

@@ -5,29 +5,16 @@ use super::effects::{DropReason, Effects, push_dropped};
 use super::messages::{Message, Messages, ReturnRule};
 use super::state::{Meta, Queue};
 use crate::consumer::{ConsumerKey, ConsumerRef};
+use crate::consumers::Seated;
 use crate::msg_ids::MsgIds;
 
 impl Queue {
-    pub(super) fn settle(
-        &mut self,
-        meta: &Meta,
-        consumer: &ConsumerRef,
-        ids: &MsgIds,
-        fx: &mut Effects,
-    ) -> Reply {
-        self.answered(meta, consumer, ids, fx, |messages, message| {
-            messages.release(&message)
-        });
+    pub(super) fn settle(&mut self, meta: &Meta, consumer: &ConsumerRef, ids: &MsgIds, fx: &mut Effects) -> Reply {
+        self.answered(meta, consumer, ids, fx, |messages, message| messages.release(&message));
         Reply::Ok
     }
 
-    pub(super) fn discard(
-        &mut self,
-        meta: &Meta,
-        consumer: &ConsumerRef,
-        ids: &MsgIds,
-        fx: &mut Effects,
-    ) -> Reply {
+    pub(super) fn discard(&mut self, meta: &Meta, consumer: &ConsumerRef, ids: &MsgIds, fx: &mut Effects) -> Reply {
         let mut dropped = 0;
         self.answered(meta, consumer, ids, fx, |messages, message| {
             messages.release(&message);
@@ -62,20 +49,14 @@ impl Queue {
         fx: &mut Effects,
         mut each: impl FnMut(&mut Messages, Message),
     ) {
-        let Some(consumer) = self
-            .consumers
-            .key_of(consumer)
-            .and_then(|key| self.consumers.get_mut(key))
-        else {
+        let Some(consumer) = self.consumers.key_of(consumer).and_then(|key| self.consumers.get_mut(key)) else {
             return;
         };
         for run in ids.runs() {
-            consumer.held.take_run(run.start, run.count, |message| {
-                each(&mut self.messages, message)
-            });
+            consumer.held.take_run(run.start, run.count, |message| each(&mut self.messages, message));
         }
-        let (key, finished) = (consumer.key, consumer.finished());
-        if consumer.able() && !consumer.in_service {
+        let (key, finished) = (consumer.seat.key, consumer.finished());
+        if consumer.able() && !consumer.seat.in_service() {
             self.consumers.reschedule(key);
         } else if finished {
             self.remove_consumer(meta, key, fx);
@@ -88,9 +69,7 @@ impl Queue {
             return;
         };
         let mut dropped = 0;
-        consumer
-            .held
-            .take_all(|message| dropped += u64::from(!self.messages.give_back(message, rule)));
+        consumer.held.take_all(|message| dropped += u64::from(!self.messages.give_back(message, rule)));
         push_dropped(fx, DropReason::DeliveryLimit, dropped);
         self.consumers.reschedule(key);
     }

@@ -63,26 +63,19 @@ impl Queue {
             bytes_ready: totals.ready_bytes,
             bytes_unacked: totals.held_bytes,
             consumers: self.consumers.iter().filter(|c| c.counts()).count() as u64,
-            publishers: self
-                .sessions
-                .iter()
-                .filter(|(_, s)| s.enqueuer.is_some())
-                .count() as u64,
+            publishers: self.sessions.iter().filter(|(_, s)| s.enqueuer.is_some()).count() as u64,
             last_active_ms: self.last_active_ms,
         }
     }
 
     /// The attached consumers in the order in which they came.
     pub fn consumers(&self) -> impl Iterator<Item = ConsumerInfo> + '_ {
-        let attached = self
-            .consumers
-            .iter()
-            .filter(|c| c.kind == Kind::Subscription && c.base == Base::Up);
+        let attached = self.consumers.iter().filter(|c| c.kind == Kind::Subscription && c.base == Base::Up);
         attached.map(|c| ConsumerInfo {
-            id: c.id.clone(),
-            key: c.key,
+            id: c.seat.id.clone(),
+            key: c.seat.key,
             mode: c.mode,
-            priority: c.priority,
+            priority: c.seat.priority,
             meta: c.meta.clone(),
             active: c.overlay == Overlay::None,
             num_checked_out: c.held.len(),

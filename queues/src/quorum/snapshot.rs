@@ -12,14 +12,13 @@ use warren_proto::ids::Reference;
 
 use super::codec;
 use super::consumer::{Base, Consumer, Kind, Overlay};
-use super::consumers::Consumers;
 use super::messages::{Message, Messages, PackedFifo};
-use super::sessions::{Session, Sessions};
 use super::state::Queue;
 use crate::checked_out::CheckedOut;
 use crate::consumer::ConsumerKey;
-use crate::effects::DeliverSlot;
+use crate::consumers::{Consumers, Seat};
 use crate::enqueuer::Enqueuer;
+use crate::sessions::{Session, Sessions};
 use crate::wire::{DecodeError, Reader, put_session, put_varint, put_zigzag};
 
 const FORMAT: u8 = 1;
@@ -81,14 +80,10 @@ impl Queue {
         let mut consumers = Consumers::default();
         for _ in 0..r.count(24)? {
             let consumer = consumer(&mut r, &bytes)?;
-            if consumers.get(consumer.key).is_some() || consumers.by_id_mut(&consumer.id).is_some()
-            {
+            if consumers.get(consumer.seat.key).is_some() || consumers.by_id(&consumer.seat.id).is_some() {
                 return Err(DecodeError::Value("consumers"));
             }
-            consumer
-                .held
-                .iter()
-                .for_each(|(_, message)| messages.restore_held(message));
+            consumer.held.iter().for_each(|(_, message)| messages.restore_held(message));
             consumers.insert(consumer);
         }
         for _ in 0..r.count(1)? {
@@ -97,18 +92,8 @@ impl Queue {
             }
         }
         r.end()?;
-        let queue = Queue {
-            config,
-            applied,
-            last_active_ms,
-            messages,
-            sessions,
-            consumers,
-            undecodable: 0,
-        };
-        queue
-            .check_invariants()
-            .map_err(|_| DecodeError::Value("state"))?;
+        let queue = Queue { config, applied, last_active_ms, messages, sessions, consumers, undecodable: 0 };
+        queue.check_invariants().map_err(|_| DecodeError::Value("state"))?;
         Ok(queue)
     }
 
@@ -116,9 +101,7 @@ impl Queue {
     pub fn digest(&self) -> u64 {
         self.encode_state()
             .iter()
-            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-                (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-            })
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
     }
 }
 
@@ -134,11 +117,7 @@ fn known_session(r: &mut Reader<'_>) -> Result<Session, DecodeError> {
     let suspected = r.flag("suspected")?;
     let consumers = r.u32("consumers of a session")?;
     let next_seq = r.varint()?;
-    Ok(Session {
-        suspected,
-        consumers,
-        enqueuer: (next_seq > 0).then_some(Enqueuer { next_seq }),
-    })
+    Ok(Session { suspected, consumers, enqueuer: (next_seq > 0).then_some(Enqueuer { next_seq }) })
 }
 
 fn put_lane(out: &mut Vec<u8>, lane: &PackedFifo) {
@@ -146,10 +125,7 @@ fn put_lane(out: &mut Vec<u8>, lane: &PackedFifo) {
     let mut last = 0;
     for message in lane.iter() {
         put_varint(out, message.reference.0 - last);
-        put_varint(
-            out,
-            u64::from(message.size) << 1 | u64::from(message.carried > 0),
-        );
+        put_varint(out, u64::from(message.size) << 1 | u64::from(message.carried > 0));
         if message.carried > 0 {
             put_varint(out, u64::from(message.carried));
         }
@@ -165,15 +141,9 @@ fn lane(r: &mut Reader<'_>) -> Result<PackedFifo, DecodeError> {
         if step == 0 {
             return Err(DecodeError::Value("order of references"));
         }
-        last = last
-            .checked_add(step)
-            .ok_or(DecodeError::Value("reference"))?;
+        last = last.checked_add(step).ok_or(DecodeError::Value("reference"))?;
         let size = r.varint()?;
-        let carried = if size & 1 == 0 {
-            0
-        } else {
-            r.u32("carried delivery count")?
-        };
+        let carried = if size & 1 == 0 { 0 } else { r.u32("carried delivery count")? };
         let size = u32::try_from(size >> 1).map_err(|_| DecodeError::Value("size"))?;
         lane.push(Reference(last), size, carried);
     }
@@ -183,12 +153,7 @@ fn lane(r: &mut Reader<'_>) -> Result<PackedFifo, DecodeError> {
 fn put_message(out: &mut Vec<u8>, last: &mut u64, message: &Message) {
     put_zigzag(out, message.reference.0.wrapping_sub(*last) as i64);
     *last = message.reference.0;
-    for field in [
-        message.size,
-        message.acquired_count,
-        message.delivery_count,
-        message.carried,
-    ] {
+    for field in [message.size, message.acquired_count, message.delivery_count, message.carried] {
         put_varint(out, u64::from(field));
     }
 }
@@ -205,14 +170,14 @@ fn message(r: &mut Reader<'_>, last: &mut u64) -> Result<Message, DecodeError> {
 }
 
 fn put_consumer(out: &mut Vec<u8>, consumer: &Consumer) {
-    put_varint(out, consumer.key.0);
-    codec::put_consumer_id(out, &consumer.id);
+    put_varint(out, consumer.seat.key.0);
+    codec::put_consumer_id(out, &consumer.seat.id);
     out.put_u8(match consumer.kind {
         Kind::Subscription => 0,
         Kind::Dequeue => 1,
     });
     codec::put_mode(out, consumer.mode);
-    put_zigzag(out, i64::from(consumer.priority));
+    put_zigzag(out, i64::from(consumer.seat.priority));
     codec::put_meta(out, &consumer.meta);
     out.put_u8(match consumer.base {
         Base::Up => 0,
@@ -238,26 +203,13 @@ fn put_consumer(out: &mut Vec<u8>, consumer: &Consumer) {
 fn consumer(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Consumer, DecodeError> {
     let key = ConsumerKey(r.varint()?);
     let id = codec::consumer_id(r, bytes)?.detached();
-    let kind = if r.flag("consumer kind")? {
-        Kind::Dequeue
-    } else {
-        Kind::Subscription
-    };
+    let kind = if r.flag("consumer kind")? { Kind::Dequeue } else { Kind::Subscription };
     let mode = codec::mode(r)?;
     let priority = r.i32("priority")?;
     let meta = codec::meta(r, bytes)?.detached();
-    let base = if r.flag("consumer status")? {
-        Base::Cancelled
-    } else {
-        Base::Up
-    };
-    let overlay = if r.flag("consumer overlay")? {
-        Overlay::Suspected {
-            since_ms: r.varint()?,
-        }
-    } else {
-        Overlay::None
-    };
+    let base = if r.flag("consumer status")? { Base::Cancelled } else { Base::Up };
+    let overlay =
+        if r.flag("consumer overlay")? { Overlay::Suspected { since_ms: r.varint()? } } else { Overlay::None };
     let next_id = r.varint()?;
     if next_id >= MAX_MSG_ID {
         return Err(DecodeError::Value("message id"));
@@ -271,18 +223,5 @@ fn consumer(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Consumer, DecodeError> 
         }
     }
     let held = CheckedOut::restore(next_id, held);
-    let slot = DeliverSlot::default();
-    Ok(Consumer {
-        id,
-        key,
-        kind,
-        priority,
-        mode,
-        meta,
-        base,
-        overlay,
-        held,
-        in_service: false,
-        slot,
-    })
+    Ok(Consumer { seat: Seat::new(id, key, priority), kind, mode, meta, base, overlay, held })
 }

@@ -6,11 +6,12 @@ use warren_proto::ids::{MachineVersion, Reference};
 use super::Reply;
 use super::command::Command;
 use super::config::Config;
-use super::consumers::Consumers;
+use super::consumer::Consumer;
 use super::effects::{Effect, Effects, TimerKey};
 use super::messages::{Compare, Messages, ReturnRule};
-use super::sessions::Sessions;
 use super::version::MV2;
+use crate::consumers::Consumers;
+use crate::sessions::Sessions;
 
 /// Log bytes that a command other than an enqueue frees when it is dead.
 const CONFIG_BYTES: u64 = 512;
@@ -42,7 +43,7 @@ pub struct Queue {
     pub(super) last_active_ms: u64,
     pub(super) messages: Messages,
     pub(super) sessions: Sessions,
-    pub(super) consumers: Consumers,
+    pub(super) consumers: Consumers<Consumer>,
     /// Not state: commands that no binary could read.
     pub(super) undecodable: u64,
 }
@@ -89,11 +90,7 @@ impl Queue {
                 self.messages.reclaimed(OUTCOME_BYTES);
                 self.settle(meta, &consumer, &ids, fx)
             }
-            Command::Return {
-                consumer,
-                ids,
-                failed,
-            } => {
+            Command::Return { consumer, ids, failed } => {
                 self.messages.reclaimed(OUTCOME_BYTES);
                 // Version 1 counts a rejected message as merely returned.
                 let rule = self.return_rule(meta, failed && meta.version >= MV2);
@@ -114,9 +111,7 @@ impl Queue {
             Command::Purge => {
                 self.messages.reclaimed(OTHER_BYTES);
                 fx.push(Effect::ForceSnapshot);
-                Reply::Purged {
-                    count: self.messages.purge(),
-                }
+                Reply::Purged { count: self.messages.purge() }
             }
             Command::SessionDown { session, loss } => {
                 self.messages.reclaimed(OTHER_BYTES);
@@ -185,21 +180,12 @@ impl Queue {
 
     /// How messages come back under the configuration and version in force.
     pub(super) fn return_rule(&self, meta: &Meta, failed: bool) -> ReturnRule {
-        let compare = if meta.version >= MV2 {
-            Compare::Deliveries
-        } else {
-            Compare::Acquired
-        };
-        ReturnRule {
-            failed,
-            limit: self.config.delivery_limit,
-            compare,
-        }
+        let compare = if meta.version >= MV2 { Compare::Deliveries } else { Compare::Acquired };
+        ReturnRule { failed, limit: self.config.delivery_limit, compare }
     }
 
     fn update_config(&mut self, config: Config, fx: &mut Effects) -> Reply {
-        let rearm =
-            config.consumer_disconnected_timeout_ms != self.config.consumer_disconnected_timeout_ms;
+        let rearm = config.consumer_disconnected_timeout_ms != self.config.consumer_disconnected_timeout_ms;
         self.config = config;
         if rearm {
             self.arm_timers(fx);

@@ -83,20 +83,8 @@ pub(super) struct Messages {
 impl Messages {
     /// As decoded from a snapshot: what consumers hold is added with [`restore_held`](Self::restore_held).
     pub fn restore(lane: PackedFifo, returns: VecDeque<Message>) -> Self {
-        let ready_bytes = lane
-            .iter()
-            .chain(returns.iter().copied())
-            .map(|m| u64::from(m.size))
-            .sum();
-        Messages {
-            lane,
-            returns,
-            totals: Totals {
-                ready_bytes,
-                ..Totals::default()
-            },
-            reclaimable: 0,
-        }
+        let ready_bytes = lane.iter().chain(returns.iter().copied()).map(|m| u64::from(m.size)).sum();
+        Messages { lane, returns, totals: Totals { ready_bytes, ..Totals::default() }, reclaimable: 0 }
     }
 
     pub fn restore_held(&mut self, message: &Message) {

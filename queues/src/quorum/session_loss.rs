@@ -1,0 +1,133 @@
+//! Sessions are lost, and come back.
+
+use warren_proto::ids::{NodeId, SessionRef};
+
+use super::Reply;
+use super::consumer::Overlay;
+use super::effects::{Effect, Effects, TimerKey};
+use super::state::{Meta, Queue};
+use super::version::MV2;
+use crate::consumer::ConsumerKey;
+use crate::session::SessionLoss;
+
+impl Queue {
+    pub(super) fn session_down(
+        &mut self,
+        meta: &Meta,
+        session: SessionRef,
+        loss: SessionLoss,
+        fx: &mut Effects,
+    ) -> Reply {
+        match loss {
+            SessionLoss::Gone => self.session_gone(meta, session, fx),
+            SessionLoss::NoConnection if meta.version >= MV2 => self.session_cut_off(meta, session, fx),
+            SessionLoss::NoConnection => self.node_cut_off(meta, session.node, fx),
+        }
+        Reply::Ok
+    }
+
+    fn session_gone(&mut self, meta: &Meta, session: SessionRef, fx: &mut Effects) {
+        let rule = self.return_rule(meta, true);
+        for key in self.consumers.of_session(session) {
+            self.return_all(key, rule, fx);
+            self.remove_consumer(meta, key, fx);
+        }
+        self.sessions.drop_enqueuer(session, fx);
+        self.last_active_ms = self.last_active_ms.max(meta.ts_ms);
+    }
+
+    /// From version 2: the session's consumers keep what they hold until it is back, or a time has passed.
+    fn session_cut_off(&mut self, meta: &Meta, session: SessionRef, fx: &mut Effects) {
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.suspected = true;
+        }
+        for key in self.consumers.of_session(session) {
+            self.suspect(meta, key, fx);
+        }
+    }
+
+    /// Version 1: one lost session stands for its whole node, and what is held there comes back at once.
+    fn node_cut_off(&mut self, meta: &Meta, node: NodeId, fx: &mut Effects) {
+        self.sessions.of_node(node).for_each(|(_, state)| state.suspected = true);
+        let rule = self.return_rule(meta, true);
+        for key in self.consumers.of_node(node) {
+            if self.consumers.get(key).is_some_and(|consumer| consumer.overlay == Overlay::None) {
+                self.return_all(key, rule, fx);
+                self.suspect(meta, key, fx);
+                self.remove_if_finished(meta, key, fx);
+            }
+        }
+    }
+
+    fn suspect(&mut self, meta: &Meta, key: ConsumerKey, fx: &mut Effects) {
+        let Some(consumer) = self.consumers.get_mut(key) else {
+            return;
+        };
+        if consumer.overlay != Overlay::None {
+            return;
+        }
+        consumer.overlay = Overlay::Suspected { since_ms: meta.ts_ms };
+        if let Some(at_ms) = consumer.disconnected_deadline(self.config.consumer_disconnected_timeout_ms) {
+            fx.push(Effect::Timer { key: TimerKey::ConsumerDisconnected(key), at_ms: Some(at_ms) });
+        }
+        self.consumers.reschedule(key);
+    }
+
+    /// The consumer's session is heard of again.
+    pub(super) fn unsuspect(&mut self, key: ConsumerKey, fx: &mut Effects) {
+        let Some(consumer) = self.consumers.get_mut(key) else {
+            return;
+        };
+        if consumer.overlay == Overlay::None {
+            return;
+        }
+        if !consumer.held.is_empty() {
+            fx.push(Effect::Timer { key: TimerKey::ConsumerDisconnected(key), at_ms: None });
+        }
+        consumer.overlay = Overlay::None;
+        self.consumers.reschedule(key);
+    }
+
+    pub(super) fn node_up(&mut self, node: NodeId, fx: &mut Effects) -> Reply {
+        for (session, state) in self.sessions.of_node(node) {
+            state.suspected = false;
+            fx.push(Effect::Monitor(session));
+            fx.push(Effect::LeaderChange(session));
+        }
+        for key in self.consumers.of_node(node) {
+            self.unsuspect(key, fx);
+        }
+        Reply::Ok
+    }
+
+    pub(super) fn purge_nodes(&mut self, meta: &Meta, nodes: &[NodeId], fx: &mut Effects) -> Reply {
+        for node in nodes {
+            let sessions: Vec<_> = self.sessions.of_node(*node).map(|(session, _)| session).collect();
+            for session in sessions {
+                self.session_gone(meta, session, fx);
+            }
+        }
+        Reply::Ok
+    }
+
+    pub(super) fn consumer_disconnected(&mut self, meta: &Meta, key: ConsumerKey, fx: &mut Effects) -> Reply {
+        if meta.version < MV2 {
+            return Reply::Unsupported;
+        }
+        let timeout = self.config.consumer_disconnected_timeout_ms;
+        match self.consumers.get(key).and_then(|consumer| consumer.disconnected_deadline(timeout)) {
+            // Answered late, or not any more of interest.
+            None => {}
+            // It was back meanwhile, and is lost again since: too early.
+            Some(at_ms) if at_ms > meta.ts_ms => {
+                fx.push(Effect::Timer { key: TimerKey::ConsumerDisconnected(key), at_ms: Some(at_ms) });
+            }
+            Some(_) => {
+                let rule = self.return_rule(meta, false);
+                self.return_all(key, rule, fx);
+                self.remove_if_finished(meta, key, fx);
+            }
+        }
+        Reply::Ok
+    }
+}
