@@ -8,3 +8,6 @@ pub mod machine;
 pub mod projections;
 pub mod records;
 pub mod tree;
+
+#[cfg(test)]
+mod random_writes;

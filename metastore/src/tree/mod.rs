@@ -10,6 +10,8 @@ mod node;
 pub(crate) mod ordered_map;
 mod path;
 mod pattern;
+#[cfg(test)]
+mod tests;
 mod transaction;
 mod watch_index;
 
