@@ -43,10 +43,10 @@ impl Script {
         text
     }
 
-    /// What Ctrl-C does to it.
-    fn interrupt(&mut self) -> String {
+    /// Ends it as Ctrl-C does, with the signal that no ancestor can have told it to ignore.
+    fn end(&mut self) -> String {
         let pid = Pid::from_raw(self.child.id() as i32).expect("a child has a pid");
-        kill_process(pid, Signal::INT).expect("a child can be signalled");
+        kill_process(pid, Signal::TERM).expect("a child can be signalled");
         wait_for("the script to end", Duration::from_secs(80), || {
             self.child.try_wait().expect("a child can be waited for")
         });
@@ -59,7 +59,7 @@ impl Script {
 impl Drop for Script {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            self.interrupt();
+            self.end();
         }
     }
 }
@@ -95,7 +95,7 @@ fn the_printed_example_works_as_pasted_and_again_after_a_restart() {
         let status = wait_for("the second start to fail", Duration::from_secs(10), || second.child.try_wait().unwrap());
         assert_eq!(status.code(), Some(1), "a second cluster on the same ports");
 
-        let goodbye = script.interrupt();
+        let goodbye = script.end();
         assert!(goodbye.contains("Stopped"), "{goodbye}");
     }
 }
