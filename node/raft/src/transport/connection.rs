@@ -104,7 +104,10 @@ impl AsyncRead for Accepted {
             if !this.connection.is_stranger() {
                 this.deadline = None;
             } else if deadline.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not prove itself in time")));
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the peer did not prove itself in time",
+                )));
             }
         }
         match &mut this.socket {

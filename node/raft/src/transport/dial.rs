@@ -110,9 +110,7 @@ async fn challenge(client: &mut PeerClient<Channel>, secret: &[u8], me: &Identit
     let step = challenge_request::Step::Proof(proof);
     let reply = client.challenge(ChallengeRequest { step: Some(step) }).await.map_err(refused)?.into_inner();
     match reply.step {
-        Some(challenge_reply::Step::Proof(proof))
-            if secret::verify(secret, Side::Listener, &hello, &nonce, &proof) =>
-        {
+        Some(challenge_reply::Step::Proof(proof)) if secret::verify(secret, Side::Listener, &hello, &nonce, &proof) => {
             Ok(nonce)
         }
         _ => Err(DialError::AuthenticationFailed("the listener does not know the cluster's secret".into())),

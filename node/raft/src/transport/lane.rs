@@ -137,6 +137,12 @@ impl Outbox {
         LaneStream { outbox: self.clone(), attempt: state.attempt, opened: false, taken: VecDeque::new() }
     }
 
+    /// Number of frames waiting.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.frames.load(Ordering::Relaxed)
+    }
+
     /// Whether a stream takes frames.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state.lock().link, Link::Open)

@@ -179,7 +179,14 @@ impl PeerService {
     }
 
     /// Reads a lane until it ends, is succeeded, or the transport stops.
-    async fn deliver(self, peer: Arc<PeerIdentity>, lane: Lane, inlet: Arc<Inlet>, mine: Current, mut frames: Streaming<Frame>) {
+    async fn deliver(
+        self,
+        peer: Arc<PeerIdentity>,
+        lane: Lane,
+        inlet: Arc<Inlet>,
+        mine: Current,
+        mut frames: Streaming<Frame>,
+    ) {
         let life = Life { incarnation: peer.incarnation, start: peer.start };
         loop {
             let frame = tokio::select! {
@@ -273,7 +280,9 @@ impl Peer for PeerService {
     async fn call(&self, request: Request<CallRequest>) -> Result<Response<Self::CallStream>, Status> {
         let connection = connection(&request)?;
         let caller = match &*connection.standing.lock() {
-            Standing::Stranger(_) => return Err(Status::unauthenticated("the connection has not passed the challenge")),
+            Standing::Stranger(_) => {
+                return Err(Status::unauthenticated("the connection has not passed the challenge"));
+            }
             Standing::Client => Caller::Client,
             Standing::Local => Caller::Local,
             Standing::Peer(peer) => {

@@ -165,11 +165,7 @@ impl Transport {
         let (events, _) = broadcast::channel(EVENTS);
         let inner = Arc::new(Inner {
             me: config.me,
-            identity: Identity {
-                name: config.name,
-                incarnation: config.incarnation,
-                start: u64::from_le_bytes(start),
-            },
+            identity: Identity { name: config.name, incarnation: config.incarnation, start: u64::from_le_bytes(start) },
             secret: config.secret,
             suspicion: config.suspicion,
             links: RwLock::default(),

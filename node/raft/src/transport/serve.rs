@@ -34,9 +34,7 @@ impl Listeners {
     pub(crate) fn bind(address: SocketAddr, admin: Option<&Path>) -> Result<Self, TransportError> {
         let tcp = bind_tcp(address).map_err(|e| TransportError::Listen(address.to_string(), e))?;
         let unix = match admin {
-            Some(path) => {
-                Some(bind_unix(path).map_err(|e| TransportError::Listen(path.display().to_string(), e))?)
-            }
+            Some(path) => Some(bind_unix(path).map_err(|e| TransportError::Listen(path.display().to_string(), e))?),
             None => None,
         };
         Ok(Listeners { tcp, unix })

@@ -1,0 +1,231 @@
+//! From the disk to the index, before anything else happens.
+//!
+//! Closed segments are known from their rows in `meta`; those that were open when the process ended are read key by key
+//! and closed at once, so that a segment is only ever written by one life of the process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rocksdb::{DB, ReadOptions, WriteBatch, WriteOptions};
+use rustc_hash::FxHashMap;
+use warren_proto::ids::GroupId;
+use warren_proto::peer::{StoredRuns, StoredSegment};
+
+use super::batch::stored_runs;
+use super::index::{self, Index, Run};
+use super::keys::{self, EntryKey};
+use super::read::{group_ids, read_live, stored_snapshot};
+use super::values::{self, corrupt};
+use super::{Segment, family, read_error, write_error};
+use crate::log_store::StoreError;
+
+/// What a store starts with.
+pub(super) struct Recovered {
+    pub groups: FxHashMap<GroupId, Arc<Index>>,
+    pub segments: BTreeMap<u32, Segment>,
+    pub open: u32,
+}
+
+pub(super) fn recover(db: &DB) -> Result<Recovered, StoreError> {
+    check_layout(db)?;
+    let mut groups = FxHashMap::default();
+    for group in group_ids(db)? {
+        groups.insert(group, floor_of(db, group)?);
+    }
+    let mut segments = closed_segments(db)?;
+    rows(db, &segments, &mut groups)?;
+    let scanned = scan_unclosed(db, &mut segments, &mut groups)?;
+    for (group, index) in &mut groups {
+        settle(*group, index)?;
+    }
+    for index in groups.values() {
+        for run in &index.runs {
+            if let Some(segment) = segments.get_mut(&run.segment) {
+                segment.alive += index.alive_in(run);
+            }
+        }
+    }
+    close_scanned(db, &scanned, &segments, &groups)?;
+    let open = segments.last_key_value().map_or(1, |(n, _)| n + 1);
+    segments.insert(open, Segment::default());
+    let groups = groups.into_iter().map(|(group, index)| (group, Arc::new(index))).collect();
+    Ok(Recovered { groups, segments, open })
+}
+
+/// Refuses a layout that this binary does not know; marks a new database.
+fn check_layout(db: &DB) -> Result<(), StoreError> {
+    let meta = family(db, keys::META)?;
+    match db.get_cf(meta, keys::FORMAT).map_err(read_error)?.as_deref() {
+        Some([values::LAYOUT]) => Ok(()),
+        Some(other) => Err(StoreError::Corrupt(format!(
+            "the log's layout is {other:?}, this version knows {}: start the newer version that wrote it",
+            values::LAYOUT
+        ))),
+        None => {
+            let mut options = WriteOptions::default();
+            options.set_sync(true);
+            db.put_cf_opt(meta, keys::FORMAT, [values::LAYOUT], &options).map_err(write_error)
+        }
+    }
+}
+
+/// A group's index with its floor and no entries yet.
+fn floor_of(db: &DB, group: GroupId) -> Result<Index, StoreError> {
+    let Some(stored) = stored_snapshot(db, group)? else { return Ok(Index::default()) };
+    let live = read_live(db, group, &stored)?;
+    if live.last().is_some_and(|r| *r.end() > stored.index) {
+        return Err(corrupt(format_args!("group {group}: a live range lies above its snapshot")));
+    }
+    Ok(Index {
+        floor: stored.index,
+        floor_term: stored.term,
+        live: Arc::new(live),
+        chunks: (stored.state_chunks, stored.live_chunks),
+        has_snapshot: true,
+        installed: stored.installed,
+        ..Index::default()
+    })
+}
+
+fn closed_segments(db: &DB) -> Result<BTreeMap<u32, Segment>, StoreError> {
+    let mut segments = BTreeMap::new();
+    for_each(db, keys::META, keys::ALL_SEGMENTS, |key, value| {
+        let number = keys::parse_segment(key).ok_or_else(|| corrupt("a segment's key has the wrong length"))?;
+        let stored: StoredSegment = values::parse_message("segment record", value)?;
+        segments.insert(number, Segment { entries: stored.entries, bytes: stored.bytes, alive: 0, settled: false });
+        Ok(())
+    })?;
+    Ok(segments)
+}
+
+fn rows(db: &DB, segments: &BTreeMap<u32, Segment>, groups: &mut FxHashMap<GroupId, Index>) -> Result<(), StoreError> {
+    for_each(db, keys::META, keys::ALL_RUNS, |key, value| {
+        let (segment, group) = keys::parse_runs(key).ok_or_else(|| corrupt("a row's key has the wrong length"))?;
+        // Rows outlive a segment that was dropped, or a group that was deleted, only if the process ended in between.
+        let Some(index) = groups.get_mut(&group).filter(|_| segments.contains_key(&segment)) else { return Ok(()) };
+        let stored: StoredRuns = values::parse_message("segment row", value)?;
+        for run in stored.runs {
+            if run.first == 0 || run.first > run.last {
+                return Err(corrupt(format_args!("group {group}: a row of segment {segment} makes no sense")));
+            }
+            let run = Run { first: run.first, last: run.last, term: run.term, segment, staged: run.staged };
+            if counts(index, &run) {
+                index.runs.push(run);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Entries staged for a snapshot that was not installed are no part of the log.
+fn counts(index: &Index, run: &Run) -> bool {
+    run.staged == 0 || run.staged == index.installed
+}
+
+/// Reads the keys of the segments that nobody closed. Answers their numbers.
+fn scan_unclosed(
+    db: &DB,
+    segments: &mut BTreeMap<u32, Segment>,
+    groups: &mut FxHashMap<GroupId, Index>,
+) -> Result<Vec<u32>, StoreError> {
+    let first = segments.last_key_value().map_or(0, |(n, _)| n + 1);
+    let mut options = ReadOptions::default();
+    options.fill_cache(false);
+    let mut iterator = db.raw_iterator_cf_opt(family(db, keys::LOG)?, options);
+    iterator.seek(keys::segment_start(first));
+    let mut scanned = Vec::new();
+    while let Some((key, value)) = iterator.item() {
+        let size = (key.len() + value.len()) as u64;
+        let key = EntryKey::parse(key).ok_or_else(|| corrupt("an entry's key has the wrong length"))?;
+        if value.first() != Some(&values::VERSION) {
+            return Err(corrupt(format_args!("entry {} of group {} has an unknown version", key.index, key.group)));
+        }
+        let segment = segments.entry(key.segment).or_default();
+        segment.entries += 1;
+        segment.bytes += size;
+        if scanned.last() != Some(&key.segment) {
+            scanned.push(key.segment);
+        }
+        let EntryKey { segment, group, index: at, term, staged } = key;
+        if let Some(index) = groups.get_mut(&group) {
+            let run = Run { first: at, last: at, term, segment, staged };
+            if counts(index, &run) && index.is_alive(at) {
+                index::push(&mut index.runs, run);
+            }
+        }
+        iterator.next();
+    }
+    iterator.status().map_err(read_error)?;
+    Ok(scanned)
+}
+
+/// Puts a group's runs in order and checks that the log has no gap and no entry twice.
+fn settle(group: GroupId, index: &mut Index) -> Result<(), StoreError> {
+    index.forget_dead();
+    index.runs.sort_unstable_by_key(|r| r.first);
+    if let Some(pair) = index.runs.windows(2).find(|w| w[0].last >= w[1].first) {
+        return Err(corrupt(format_args!("group {group}: entry {} is there twice", pair[1].first)));
+    }
+    let mut next = index.floor + 1;
+    for run in index.runs.iter().filter(|r| r.last > index.floor) {
+        if run.first > next {
+            return Err(corrupt(format_args!("group {group}: entries {next}..{} are missing", run.first)));
+        }
+        next = run.last + 1;
+    }
+    index.join();
+    let (live, found) = (
+        super::ranges::count(&index.live, 1, index.floor),
+        index.runs.iter().map(|r| super::ranges::count(&index.live, r.first, r.last.min(index.floor))).sum::<u64>(),
+    );
+    if live != found {
+        tracing::error!(group = group.0, live, found, "live entries below the snapshot are missing");
+    }
+    Ok(())
+}
+
+/// Makes the scanned segments closed ones.
+fn close_scanned(
+    db: &DB,
+    scanned: &[u32],
+    segments: &BTreeMap<u32, Segment>,
+    groups: &FxHashMap<GroupId, Index>,
+) -> Result<(), StoreError> {
+    if scanned.is_empty() {
+        return Ok(());
+    }
+    let meta = family(db, keys::META)?;
+    let mut batch = WriteBatch::default();
+    for segment in scanned {
+        let count = segments.get(segment).copied().unwrap_or_default();
+        let value = values::message(&StoredSegment { entries: count.entries, bytes: count.bytes });
+        batch.put_cf(meta, keys::segment(*segment), value);
+        for (group, index) in groups {
+            let row = stored_runs(index, *segment);
+            if !row.runs.is_empty() {
+                batch.put_cf(meta, keys::runs(*segment, *group), values::message(&row));
+            }
+        }
+    }
+    let mut options = WriteOptions::default();
+    options.set_sync(true);
+    db.write_opt(batch, &options).map_err(write_error)
+}
+
+/// Visits the keys from `range.0` up to but without `range.1`.
+pub(super) fn for_each(
+    db: &DB,
+    name: &'static str,
+    range: (impl AsRef<[u8]>, impl Into<Vec<u8>>),
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let mut options = ReadOptions::default();
+    options.set_iterate_upper_bound(range.1);
+    let mut iterator = db.raw_iterator_cf_opt(family(db, name)?, options);
+    iterator.seek(range.0);
+    while let Some((key, value)) = iterator.item() {
+        visit(key, value)?;
+        iterator.next();
+    }
+    iterator.status().map_err(read_error)
+}
