@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tracing::{debug, info, warn};
 use warren_broker::{Broker, identity};
-use warren_metastore::records::User;
+use warren_metastore::records::{Stored, User};
 use warren_proto::amqp091::{
     ConnectionClose, ConnectionCloseOk, ConnectionOpen, ConnectionOpenOk, ConnectionStart, ConnectionStartOk,
     ConnectionTuneOk, Credentials, FieldTable, FrameKind, FrameSink, Method, Mistake, Opening, ProtocolError,
@@ -26,7 +26,7 @@ const REFUSAL_DELAY: Duration = Duration::from_secs(3);
 /// A client that may use a virtual host.
 pub struct Opened {
     /// Its user.
-    pub user: Arc<User>,
+    pub user: Arc<Stored<User>>,
     /// The virtual host.
     pub vhost: String,
     /// SASL mechanism used.
@@ -265,7 +265,7 @@ async fn login(
     peer: SocketAddr,
     start_ok: &ConnectionStartOk,
     client: &ClientProperties,
-) -> Result<(Mechanism, Arc<User>), Failed> {
+) -> Result<(Mechanism, Arc<Stored<User>>), Failed> {
     let Some(mechanism) = Mechanism::chosen(&start_ok.mechanism, settings) else {
         warn!(%peer, mechanism = %start_ok.mechanism, "client asked for an authentication mechanism that is not offered");
         tokio::time::sleep(LOGIN_FAILURE_DELAY).await;
