@@ -294,7 +294,7 @@ async fn open_stores(config: &NodeConfig) -> Result<(Arc<dyn LogStore>, Arc<dyn 
     let (metadata, queues) = (config.data.join("metadata"), config.queues_data.join("queues"));
     let opened = tokio::task::spawn_blocking(move || {
         let metadata = RocksStore::open(&metadata, StoreConfig::metadata())?;
-        let queues = RocksStore::open(&queues, StoreConfig::default())?;
+        let queues = RocksStore::open(&queues, StoreConfig::queues())?;
         Ok::<_, StoreError>((metadata, queues))
     });
     let (metadata, queues) = opened.await.map_err(|e| StoreError::Read(e.to_string()))??;
