@@ -35,8 +35,7 @@ impl<'a> Environment<'a> {
 
     /// Whether a flag variable is set to something that means yes.
     pub fn flag(&self, name: &str) -> bool {
-        self.value(name)
-            .is_some_and(|value| matches!(value.as_str(), "1" | "true" | "yes" | "on"))
+        self.value(name).is_some_and(|value| matches!(value.as_str(), "1" | "true" | "yes" | "on"))
     }
 }
 
@@ -49,11 +48,7 @@ pub fn process(name: &str) -> Option<String> {
 pub fn host_name(long: bool) -> String {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy().into_owned();
-    let name = if name.is_empty() {
-        "localhost".to_owned()
-    } else {
-        name
-    };
+    let name = if name.is_empty() { "localhost".to_owned() } else { name };
     match name.split_once('.') {
         Some((short, _)) if !long => short.to_owned(),
         _ => name,

@@ -17,18 +17,13 @@ pub fn node_name(
 ) -> Option<NodeName> {
     let (text, origin) = match &overrides.node {
         Some(name) => (name.clone(), Origin::File("--node".into())),
-        None => environment.get("NODENAME").unwrap_or_else(|| {
-            (
-                "rabbit".to_owned(),
-                Origin::Environment("WARREN_NODENAME".to_owned()),
-            )
-        }),
+        None => environment
+            .get("NODENAME")
+            .unwrap_or_else(|| ("rabbit".to_owned(), Origin::Environment("WARREN_NODENAME".to_owned()))),
     };
     match NodeName::parse(&text, host) {
         Ok(name) if name.is_long() && !long => {
-            let why = format!(
-                "node name `{name}` has a long host name: set WARREN_USE_LONGNAME=true to use it"
-            );
+            let why = format!("node name `{name}` has a long host name: set WARREN_USE_LONGNAME=true to use it");
             problems.push(Problem::new(origin, why));
             None
         }
@@ -47,10 +42,7 @@ pub fn apply_environment(
     environment: &Environment<'_>,
     problems: &mut Vec<Problem>,
 ) -> bool {
-    let mut read = Reader {
-        environment,
-        problems,
-    };
+    let mut read = Reader { environment, problems };
     let ip = read.parsed("NODE_IP_ADDRESS", value::ip);
     let port = read.parsed("NODE_PORT", value::port);
     let mut peer_port_given = false;
@@ -95,19 +87,11 @@ fn log_variables(log: &mut settings::Log, read: &mut Reader<'_, '_>) {
             let path = Path::new(path);
             log.file.enabled = true;
             log.dir = path.parent().map(Path::to_owned).or(log.dir.take());
-            log.file_name = path
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned());
+            log.file_name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         }
     }
     // `debug`, `category=level`, `+json`: a comma-separated list.
-    for item in read
-        .environment
-        .value("LOG")
-        .unwrap_or_default()
-        .split(',')
-        .filter(|item| !item.is_empty())
-    {
+    for item in read.environment.value("LOG").unwrap_or_default().split(',').filter(|item| !item.is_empty()) {
         let parsed = match item.split_once('=') {
             None if item == "+json" => {
                 log.console.format = LogFormat::Json;
@@ -123,14 +107,10 @@ fn log_variables(log: &mut settings::Log, read: &mut Reader<'_, '_>) {
                 log.file.level = level;
             }
             Ok((Some(category), level)) => {
-                log.categories
-                    .retain(|(name, _): &(String, LogLevel)| name != category);
+                log.categories.retain(|(name, _): &(String, LogLevel)| name != category);
                 log.categories.push((category.to_owned(), level));
             }
-            Err(why) => read.problems.push(Problem::new(
-                Origin::Environment("WARREN_LOG".to_owned()),
-                why,
-            )),
+            Err(why) => read.problems.push(Problem::new(Origin::Environment("WARREN_LOG".to_owned()), why)),
         }
     }
 }

@@ -1,8 +1,6 @@
 //! The keys that mean something in this version, and what each does to the settings.
 
-use super::settings::{
-    LeaderLocator, LogFormat, LogLevel, LogOutput, Mechanism, NodeName, QueueType, Seed, Settings,
-};
+use super::settings::{LeaderLocator, LogFormat, LogLevel, LogOutput, Mechanism, NodeName, QueueType, Seed, Settings};
 use super::value;
 
 /// What the keys need beside the settings: things that only make sense once all lines were read.
@@ -49,21 +47,9 @@ pub const KEYS: &[(&str, Apply)] = &[
         d.settings.listeners.backlog = value::integer(v, 1..=65_535)? as u32;
         Ok(())
     }),
-    ("tcp_listen_options.nodelay", |d, _, v| {
-        set(&mut d.settings.listeners.nodelay, value::boolean(v))
-    }),
-    ("handshake_timeout", |d, _, v| {
-        set(
-            &mut d.settings.amqp091.handshake_timeout,
-            value::milliseconds(v),
-        )
-    }),
-    ("auth_failure_delay", |d, _, v| {
-        set(
-            &mut d.settings.amqp091.auth_failure_delay,
-            value::milliseconds(v),
-        )
-    }),
+    ("tcp_listen_options.nodelay", |d, _, v| set(&mut d.settings.listeners.nodelay, value::boolean(v))),
+    ("handshake_timeout", |d, _, v| set(&mut d.settings.amqp091.handshake_timeout, value::milliseconds(v))),
+    ("auth_failure_delay", |d, _, v| set(&mut d.settings.amqp091.auth_failure_delay, value::milliseconds(v))),
     ("heartbeat", |d, _, v| {
         let heartbeat = value::duration(v, std::time::Duration::from_secs(1))?;
         if heartbeat.as_secs() > u64::from(u16::MAX) {
@@ -97,27 +83,17 @@ pub const KEYS: &[(&str, Apply)] = &[
     }),
     ("max_connections", max_connections),
     ("connection_max", max_connections),
-    ("default_user", |d, _, v| {
-        name(&mut d.settings.defaults.user, v)
-    }),
+    ("default_user", |d, _, v| name(&mut d.settings.defaults.user, v)),
     ("default_pass", |d, _, v| {
         if v.starts_with("encrypted:") {
             return Err("encrypted values are not supported yet".to_owned());
         }
         set(&mut d.settings.defaults.pass, Ok(v.to_owned()))
     }),
-    ("default_vhost", |d, _, v| {
-        name(&mut d.settings.defaults.vhost, v)
-    }),
-    ("default_permissions.configure", |d, _, v| {
-        set(&mut d.settings.defaults.permissions[0], Ok(v.to_owned()))
-    }),
-    ("default_permissions.write", |d, _, v| {
-        set(&mut d.settings.defaults.permissions[1], Ok(v.to_owned()))
-    }),
-    ("default_permissions.read", |d, _, v| {
-        set(&mut d.settings.defaults.permissions[2], Ok(v.to_owned()))
-    }),
+    ("default_vhost", |d, _, v| name(&mut d.settings.defaults.vhost, v)),
+    ("default_permissions.configure", |d, _, v| set(&mut d.settings.defaults.permissions[0], Ok(v.to_owned()))),
+    ("default_permissions.write", |d, _, v| set(&mut d.settings.defaults.permissions[1], Ok(v.to_owned()))),
+    ("default_permissions.read", |d, _, v| set(&mut d.settings.defaults.permissions[2], Ok(v.to_owned()))),
     ("default_user_tags.*", |d, key, v| {
         let on = value::boolean(v)?;
         toggle(d.tags.get_or_insert_default(), key, on);
@@ -144,11 +120,7 @@ pub const KEYS: &[(&str, Apply)] = &[
     ("auth_mechanisms.*", |d, key, v| {
         let mechanism = value::word(
             v,
-            &[
-                ("PLAIN", Mechanism::Plain),
-                ("AMQPLAIN", Mechanism::AmqPlain),
-                ("ANONYMOUS", Mechanism::Anonymous),
-            ],
+            &[("PLAIN", Mechanism::Plain), ("AMQPLAIN", Mechanism::AmqPlain), ("ANONYMOUS", Mechanism::Anonymous)],
         )?;
         put(&mut d.mechanisms, key, mechanism);
         Ok(())
@@ -161,140 +133,78 @@ pub const KEYS: &[(&str, Apply)] = &[
         Ok(())
     }),
     ("cluster_formation.peer_discovery_backend", |_, _, v| {
-        value::word(
-            v,
-            &[
-                ("classic_config", ()),
-                ("rabbit_peer_discovery_classic_config", ()),
-            ],
-        )
+        value::word(v, &[("classic_config", ()), ("rabbit_peer_discovery_classic_config", ())])
     }),
     ("cluster_formation.classic_config.nodes.*", |d, key, v| {
         let seed = seed(v, &d.host)?;
         put(&mut d.seeds, key, seed);
         Ok(())
     }),
-    ("cluster_formation.discovery_retry_limit", |d, _, v| {
-        set(&mut d.settings.cluster.retry_limit, value::limit(v))
-    }),
+    ("cluster_formation.discovery_retry_limit", |d, _, v| set(&mut d.settings.cluster.retry_limit, value::limit(v))),
     ("cluster_formation.discovery_retry_interval", |d, _, v| {
-        set(
-            &mut d.settings.cluster.retry_interval,
-            value::milliseconds(v),
-        )
+        set(&mut d.settings.cluster.retry_interval, value::milliseconds(v))
     }),
     ("cluster_formation.target_cluster_size_hint", |d, _, v| {
-        set(
-            &mut d.settings.cluster.target_size_hint,
-            value::integer(v, 1..=1000),
-        )
+        set(&mut d.settings.cluster.target_size_hint, value::integer(v, 1..=1000))
     }),
     ("metadata_store.khepri.default_timeout", metadata_timeout),
     ("metadata_store.default_timeout", metadata_timeout),
     ("metadata_store.khepri.snapshot_interval", |d, _, v| {
-        set(
-            &mut d.settings.metadata.snapshot_interval,
-            value::integer(v, 1..=u64::MAX),
-        )
+        set(&mut d.settings.metadata.snapshot_interval, value::integer(v, 1..=u64::MAX))
     }),
     ("metadata_store.leader_wait_timeout", |d, _, v| {
-        set(
-            &mut d.settings.metadata.leader_wait_timeout,
-            value::milliseconds(v),
-        )
+        set(&mut d.settings.metadata.leader_wait_timeout, value::milliseconds(v))
     }),
     ("default_queue_type", |d, _, v| {
-        let choices = [
-            ("classic", QueueType::Classic),
-            ("quorum", QueueType::Quorum),
-        ];
-        set(
-            &mut d.settings.queues.default_type,
-            value::word(v, &choices),
-        )
+        let choices = [("classic", QueueType::Classic), ("quorum", QueueType::Quorum)];
+        set(&mut d.settings.queues.default_type, value::word(v, &choices))
     }),
     ("quorum_queue.initial_cluster_size", |d, _, v| {
-        set(
-            &mut d.settings.queues.initial_cluster_size,
-            value::integer(v, 1..=99),
-        )
+        set(&mut d.settings.queues.initial_cluster_size, value::integer(v, 1..=99))
     }),
     ("quorum_queue.commands_soft_limit", |d, _, v| {
-        set(
-            &mut d.settings.queues.commands_soft_limit,
-            value::integer(v, 1..=1_000_000),
-        )
+        set(&mut d.settings.queues.commands_soft_limit, value::integer(v, 1..=1_000_000))
     }),
-    ("queue_leader_locator", |d, _, v| {
-        set(&mut d.settings.queues.leader_locator, leader_locator(v))
-    }),
-    ("queue_master_locator", |d, _, v| {
-        set(&mut d.settings.queues.leader_locator, leader_locator(v))
-    }),
-    ("peer.ip", |d, _, v| {
-        set(&mut d.settings.peer.ip, value::ip(v).map(Some))
-    }),
-    ("peer.port", |d, _, v| {
-        set(&mut d.settings.peer.port, value::port(v))
-    }),
-    ("distribution.listener.port_range.min", |d, _, v| {
-        set(&mut d.settings.peer.port, value::port(v))
-    }),
-    ("distribution.listener.port_range.max", |_, _, v| {
-        value::port(v).map(drop)
-    }),
+    ("queue_leader_locator", |d, _, v| set(&mut d.settings.queues.leader_locator, leader_locator(v))),
+    ("queue_master_locator", |d, _, v| set(&mut d.settings.queues.leader_locator, leader_locator(v))),
+    ("peer.ip", |d, _, v| set(&mut d.settings.peer.ip, value::ip(v).map(Some))),
+    ("peer.port", |d, _, v| set(&mut d.settings.peer.port, value::port(v))),
+    ("distribution.listener.port_range.min", |d, _, v| set(&mut d.settings.peer.port, value::port(v))),
+    ("distribution.listener.port_range.max", |_, _, v| value::port(v).map(drop)),
     ("raft.data_dir", |d, _, v| {
         d.settings.raft_data_dir = Some(v.into());
         Ok(())
     }),
     ("shutdown.timeout", |d, _, v| {
-        set(
-            &mut d.settings.shutdown_timeout,
-            value::duration(v, std::time::Duration::from_secs(1)),
-        )
+        set(&mut d.settings.shutdown_timeout, value::duration(v, std::time::Duration::from_secs(1)))
     }),
-    ("log.console", |d, _, v| {
-        set(&mut d.settings.log.console.enabled, value::boolean(v))
-    }),
-    ("log.console.level", |d, _, v| {
-        level(&mut d.settings.log.console, v)
-    }),
-    ("log.console.formatter", |d, _, v| {
-        formatter(&mut d.settings.log.console, v)
-    }),
+    ("log.console", |d, _, v| set(&mut d.settings.log.console.enabled, value::boolean(v))),
+    ("log.console.level", |d, _, v| level(&mut d.settings.log.console, v)),
+    ("log.console.formatter", |d, _, v| formatter(&mut d.settings.log.console, v)),
     ("log.file", |d, _, v| match v {
         "false" | "off" => set(&mut d.settings.log.file.enabled, Ok(false)),
-        name if name.contains('/') => Err(format!(
-            "`{name}` is not a file name: the folder is set by log.dir"
-        )),
+        name if name.contains('/') => Err(format!("`{name}` is not a file name: the folder is set by log.dir")),
         name => {
             d.settings.log.file.enabled = true;
             d.settings.log.file_name = (!matches!(name, "true" | "on")).then(|| name.to_owned());
             Ok(())
         }
     }),
-    ("log.file.level", |d, _, v| {
-        level(&mut d.settings.log.file, v)
-    }),
-    ("log.file.formatter", |d, _, v| {
-        formatter(&mut d.settings.log.file, v)
-    }),
+    ("log.file.level", |d, _, v| level(&mut d.settings.log.file, v)),
+    ("log.file.formatter", |d, _, v| formatter(&mut d.settings.log.file, v)),
     ("log.dir", |d, _, v| {
         d.settings.log.dir = Some(v.into());
         d.settings.log.file.enabled = true;
         Ok(())
     }),
-    (
-        "log.connection|channel|queue|federation|upgrade|ra|mirroring|user|default.level",
-        |d, key, v| {
-            let category = key.first().copied().unwrap_or_default();
-            let level = log_level(v)?;
-            let categories = &mut d.settings.log.categories;
-            categories.retain(|(name, _)| name != category);
-            categories.push((category.to_owned(), level));
-            Ok(())
-        },
-    ),
+    ("log.connection|channel|queue|federation|upgrade|ra|mirroring|user|default.level", |d, key, v| {
+        let category = key.first().copied().unwrap_or_default();
+        let level = log_level(v)?;
+        let categories = &mut d.settings.log.categories;
+        categories.retain(|(name, _)| name != category);
+        categories.push((category.to_owned(), level));
+        Ok(())
+    }),
 ];
 
 fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
@@ -329,24 +239,15 @@ fn channel_max(draft: &mut Draft, _: &[&str], text: &str) -> Result<(), String> 
 }
 
 fn max_connections(draft: &mut Draft, _: &[&str], text: &str) -> Result<(), String> {
-    set(
-        &mut draft.settings.limits.max_connections,
-        value::limit(text),
-    )
+    set(&mut draft.settings.limits.max_connections, value::limit(text))
 }
 
 fn metadata_timeout(draft: &mut Draft, _: &[&str], text: &str) -> Result<(), String> {
-    set(
-        &mut draft.settings.metadata.timeout,
-        value::milliseconds(text),
-    )
+    set(&mut draft.settings.metadata.timeout, value::milliseconds(text))
 }
 
 fn internal_only(text: &str) -> Result<(), String> {
-    value::word(
-        text,
-        &[("internal", ()), ("rabbit_auth_backend_internal", ())],
-    )
+    value::word(text, &[("internal", ()), ("rabbit_auth_backend_internal", ())])
 }
 
 /// The names of older RabbitMQ versions spread leaders, so they mean `balanced` here.
@@ -369,10 +270,7 @@ fn seed(text: &str, host: &str) -> Result<Seed, String> {
         Some((node, port)) => (node, value::port(port)?),
         None => (text, super::settings::PEER_PORT),
     };
-    Ok(Seed {
-        node: NodeName::parse(node, host)?,
-        port,
-    })
+    Ok(Seed { node: NodeName::parse(node, host)?, port })
 }
 
 /// The level words of RabbitMQ, mapped to those that Warren's lines have.

@@ -57,10 +57,7 @@ pub struct Configuration {
 }
 
 /// Reads files and environment. On failure, every problem that was found.
-pub fn load(
-    overrides: &Overrides,
-    environment: &Environment<'_>,
-) -> Result<Configuration, Vec<Problem>> {
+pub fn load(overrides: &Overrides, environment: &Environment<'_>) -> Result<Configuration, Vec<Problem>> {
     let mut problems = Vec::new();
     let files = files(overrides, environment, &mut problems);
     let mut assignments = Vec::new();
@@ -76,10 +73,7 @@ pub fn load(
     let long = overrides.long_names || environment.flag("USE_LONGNAME");
     let host = environment::host_name(long);
     let node = identity::node_name(overrides, environment, &host, long, &mut problems);
-    let mut draft = Draft {
-        host,
-        ..Draft::default()
-    };
+    let mut draft = Draft { host, ..Draft::default() };
     let mut warnings = Vec::new();
     let mut peer_port_given = false;
     for assignment in &assignments {
@@ -89,8 +83,7 @@ pub fn load(
     }
     let ports_in_files = !draft.listeners.is_empty() || draft.no_listeners;
     let mut settings = finish(draft, &mut problems);
-    let from_environment =
-        identity::apply_environment(&mut settings, ports_in_files, environment, &mut problems);
+    let from_environment = identity::apply_environment(&mut settings, ports_in_files, environment, &mut problems);
     peer_port_given |= from_environment;
     if let Some(node) = &node {
         own_seed(&mut settings, node, peer_port_given, &files, &mut warnings);
@@ -121,37 +114,21 @@ pub fn data_dir(overrides: &Overrides, environment: &Environment<'_>) -> PathBuf
 }
 
 /// The files to read, in order: the main one, then those of the conf.d folder by name.
-fn files(
-    overrides: &Overrides,
-    environment: &Environment<'_>,
-    problems: &mut Vec<Problem>,
-) -> Vec<PathBuf> {
+fn files(overrides: &Overrides, environment: &Environment<'_>, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let given = overrides
         .config
         .clone()
         .map(|path| (path.clone(), Origin::File(path)))
-        .or_else(|| {
-            environment
-                .get("CONFIG_FILE")
-                .map(|(path, origin)| (path.into(), origin))
-        });
+        .or_else(|| environment.get("CONFIG_FILE").map(|(path, origin)| (path.into(), origin)));
     match given {
         Some((path, origin)) => match existing(&path) {
             Some(path) => files.push(path),
-            None => problems.push(Problem::new(
-                origin,
-                format!("there is no file `{}`", path.display()),
-            )),
+            None => problems.push(Problem::new(origin, format!("there is no file `{}`", path.display()))),
         },
         None => {
             let defaults = ["/etc/warren/warren.conf", "/etc/rabbitmq/rabbitmq.conf"];
-            files.extend(
-                defaults
-                    .iter()
-                    .map(PathBuf::from)
-                    .find(|path| path.is_file()),
-            );
+            files.extend(defaults.iter().map(PathBuf::from).find(|path| path.is_file()));
         }
     }
     // A file named on the command line is the whole configuration unless a folder is named too: the system's conf.d
@@ -185,11 +162,7 @@ fn folder_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "conf")
-            && path.is_file()
-        {
+        if path.extension().is_some_and(|extension| extension == "conf") && path.is_file() {
             found.push(path);
         }
     }
@@ -198,31 +171,18 @@ fn folder_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn read(file: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(file)
-        .map_err(|error| error.to_string())?
-        .len();
+    let size = std::fs::metadata(file).map_err(|error| error.to_string())?.len();
     if size > MAX_FILE {
         return Err(format!("larger than {MAX_FILE} bytes"));
     }
-    if file
-        .extension()
-        .is_some_and(|extension| extension == "config")
-    {
-        return Err(
-            "Erlang terms are not read: write the same settings as `key = value` in a .conf file"
-                .to_owned(),
-        );
+    if file.extension().is_some_and(|extension| extension == "config") {
+        return Err("Erlang terms are not read: write the same settings as `key = value` in a .conf file".to_owned());
     }
     let text = std::fs::read(file).map_err(|error| error.to_string())?;
     String::from_utf8(text).map_err(|_| "is not UTF-8 text".to_owned())
 }
 
-fn apply(
-    draft: &mut Draft,
-    assignment: &syntax::Assignment,
-    problems: &mut Vec<Problem>,
-    warnings: &mut Vec<Problem>,
-) {
+fn apply(draft: &mut Draft, assignment: &syntax::Assignment, problems: &mut Vec<Problem>, warnings: &mut Vec<Problem>) {
     let name = assignment.name();
     let wrong = |why: String| Problem::new(assignment.origin.clone(), format!("{name}: {why}"));
     for (key, apply) in keys::KEYS {
@@ -255,10 +215,7 @@ fn apply(
 
 fn unknown(name: &str) -> String {
     let plain = |key: &&str| !key.contains(['*', '|']);
-    let known = keys::KEYS
-        .iter()
-        .map(|(key, _)| *key)
-        .chain(inert::INERT.iter().map(|(key, ..)| *key));
+    let known = keys::KEYS.iter().map(|(key, _)| *key).chain(inert::INERT.iter().map(|(key, ..)| *key));
     let near = known
         .filter(plain)
         .map(|key| (strsim::normalized_damerau_levenshtein(key, name), key))
@@ -302,18 +259,12 @@ fn finish(draft: Draft, problems: &mut Vec<Problem>) -> Settings {
     }
     settings.auth.anonymous = match (draft.anonymous_user.as_deref(), draft.anonymous_pass) {
         (Some("none"), _) => None,
-        (user, pass) => Some((
-            user.unwrap_or("guest").to_owned(),
-            pass.unwrap_or_else(|| "guest".to_owned()),
-        )),
+        (user, pass) => Some((user.unwrap_or("guest").to_owned(), pass.unwrap_or_else(|| "guest".to_owned()))),
     };
     let mut seen = Vec::new();
     for seed in &settings.cluster.seeds {
         if seen.contains(&&seed.node) {
-            let text = format!(
-                "cluster_formation.classic_config.nodes names `{}` twice",
-                seed.node
-            );
+            let text = format!("cluster_formation.classic_config.nodes names `{}` twice", seed.node);
             problems.push(Problem::new(Origin::File("configuration".into()), text));
         }
         seen.push(&seed.node);
@@ -332,20 +283,13 @@ fn own_seed(
     if settings.cluster.seeds.is_empty() {
         return;
     }
-    match settings
-        .cluster
-        .seeds
-        .iter_mut()
-        .find(|seed| seed.node == *node)
-    {
+    match settings.cluster.seeds.iter_mut().find(|seed| seed.node == *node) {
         Some(own) if peer_port_given => own.port = settings.peer.port,
         Some(own) => settings.peer.port = own.port,
         None => {
             settings.cluster.seeds.clear();
             let origin = Origin::File(files.last().cloned().unwrap_or_default());
-            let text = format!(
-                "cluster_formation.classic_config.nodes does not name `{node}` itself and is ignored"
-            );
+            let text = format!("cluster_formation.classic_config.nodes does not name `{node}` itself and is ignored");
             warnings.push(Problem::new(origin, text));
         }
     }

@@ -19,24 +19,15 @@ impl NodeName {
         let name_ok = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         let host_ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
         if name.is_empty() || !name.chars().all(name_ok) {
-            return Err(format!(
-                "node name `{text}`: the part before @ must be letters, digits, `_` and `-`"
-            ));
+            return Err(format!("node name `{text}`: the part before @ must be letters, digits, `_` and `-`"));
         }
         if host.is_empty() || host.starts_with('.') || !host.chars().all(host_ok) {
-            return Err(format!(
-                "node name `{text}`: the part after @ is not a host name"
-            ));
+            return Err(format!("node name `{text}`: the part after @ is not a host name"));
         }
         if name.len() + host.len() > MAX_LENGTH {
-            return Err(format!(
-                "node name `{text}` is longer than {MAX_LENGTH} bytes"
-            ));
+            return Err(format!("node name `{text}` is longer than {MAX_LENGTH} bytes"));
         }
-        Ok(NodeName {
-            full: format!("{name}@{host}"),
-            at: name.len(),
-        })
+        Ok(NodeName { full: format!("{name}@{host}"), at: name.len() })
     }
 
     /// The whole name.
@@ -74,16 +65,7 @@ mod tests {
 
     #[test]
     fn names_that_cannot_be_folders_are_refused() {
-        for wrong in [
-            "",
-            "@h",
-            "a b@h",
-            "a@",
-            "a@../x",
-            "../a@h",
-            "a@h/../..",
-            "é@h",
-        ] {
+        for wrong in ["", "@h", "a b@h", "a@", "a@../x", "../a@h", "a@h/../..", "é@h"] {
             assert!(NodeName::parse(wrong, "box").is_err(), "{wrong}");
         }
         assert!(NodeName::parse(&"a".repeat(300), "box").is_err());

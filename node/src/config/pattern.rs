@@ -35,13 +35,7 @@ mod tests {
         assert_eq!(check("a.*.c", "a.x.c").as_deref(), Some("x"));
         assert_eq!(check("a.x|y.c", "a.y.c").as_deref(), Some("y"));
         assert_eq!(check("a.**", "a.b.c.d").as_deref(), Some(""));
-        for (pattern, key) in [
-            ("a.b", "a"),
-            ("a", "a.b"),
-            ("a.**", "a"),
-            ("a.x|y", "a.z"),
-            ("a.*", "a.b.c"),
-        ] {
+        for (pattern, key) in [("a.b", "a"), ("a", "a.b"), ("a.**", "a"), ("a.x|y", "a.z"), ("a.*", "a.b.c")] {
             assert_eq!(check(pattern, key), None, "{pattern} {key}");
         }
     }

@@ -43,10 +43,7 @@ pub struct Problem {
 impl Problem {
     /// A problem at `origin`.
     pub fn new(origin: Origin, text: impl Into<String>) -> Self {
-        Problem {
-            origin,
-            text: text.into(),
-        }
+        Problem { origin, text: text.into() }
     }
 }
 

@@ -54,10 +54,7 @@ impl Listeners {
     pub fn amqp(&self) -> Vec<Listen> {
         match &self.tcp {
             Some(listeners) => listeners.clone(),
-            None => vec![Listen::Tcp {
-                ip: None,
-                port: AMQP_PORT,
-            }],
+            None => vec![Listen::Tcp { ip: None, port: AMQP_PORT }],
         }
     }
 }
@@ -266,17 +263,9 @@ pub struct Log {
 
 impl Default for Settings {
     fn default() -> Self {
-        let output = |enabled| LogOutput {
-            enabled,
-            level: LogLevel::Info,
-            format: LogFormat::Plain,
-        };
+        let output = |enabled| LogOutput { enabled, level: LogLevel::Info, format: LogFormat::Plain };
         Settings {
-            listeners: Listeners {
-                tcp: None,
-                backlog: 128,
-                nodelay: true,
-            },
+            listeners: Listeners { tcp: None, backlog: 128, nodelay: true },
             amqp091: Amqp091 {
                 handshake_timeout: Duration::from_secs(10),
                 auth_failure_delay: Duration::from_secs(3),
@@ -285,10 +274,7 @@ impl Default for Settings {
                 initial_frame_max: 8192,
                 channel_max: 2047,
             },
-            limits: Limits {
-                max_message_size: 16 << 20,
-                max_connections: None,
-            },
+            limits: Limits { max_message_size: 16 << 20, max_connections: None },
             defaults: Defaults {
                 user: "guest".to_owned(),
                 pass: "guest".to_owned(),
@@ -319,17 +305,8 @@ impl Default for Settings {
                 commands_soft_limit: 32,
                 leader_locator: LeaderLocator::ClientLocal,
             },
-            peer: Peer {
-                ip: None,
-                port: PEER_PORT,
-            },
-            log: Log {
-                console: output(true),
-                file: output(false),
-                dir: None,
-                file_name: None,
-                categories: Vec::new(),
-            },
+            peer: Peer { ip: None, port: PEER_PORT },
+            log: Log { console: output(true), file: output(false), dir: None, file_name: None, categories: Vec::new() },
             raft_data_dir: None,
             shutdown_timeout: Duration::from_secs(60),
         }

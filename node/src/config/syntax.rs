@@ -21,11 +21,7 @@ pub struct Assignment {
 impl Assignment {
     /// The key as it was written.
     pub fn name(&self) -> String {
-        self.key
-            .iter()
-            .map(|part| part.replace('.', "\\."))
-            .collect::<Vec<_>>()
-            .join(".")
+        self.key.iter().map(|part| part.replace('.', "\\.")).collect::<Vec<_>>().join(".")
     }
 }
 
@@ -62,10 +58,7 @@ fn parse_line(line: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<L
     let Some((key, value)) = line.split_once('=') else {
         return Err(format!("expected `key = value`, found `{line}`"));
     };
-    Ok(Some((
-        parse_key(key.trim())?,
-        parse_value(value.trim(), variable)?,
-    )))
+    Ok(Some((parse_key(key.trim())?, parse_value(value.trim(), variable)?)))
 }
 
 /// Splits a key at its dots; `\.` is a dot inside a part.
@@ -80,9 +73,7 @@ fn parse_key(key: &str) -> Result<Vec<String>, String> {
             },
             '.' => parts.push(String::new()),
             c if c.is_whitespace() || c == '#' || c == '\'' => {
-                return Err(format!(
-                    "key `{key}` contains a character that keys cannot have"
-                ));
+                return Err(format!("key `{key}` contains a character that keys cannot have"));
             }
             c => last(&mut parts).push(c),
         }
@@ -202,12 +193,7 @@ mod tests {
     #[test]
     fn every_bad_line_is_reported_with_its_number() {
         let mut problems = Vec::new();
-        let found = parse(
-            "ok = 1\nbad\n\nworse =\n",
-            Path::new("w.conf"),
-            &|_| None,
-            &mut problems,
-        );
+        let found = parse("ok = 1\nbad\n\nworse =\n", Path::new("w.conf"), &|_| None, &mut problems);
         assert_eq!(found.len(), 1);
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         assert!(lines[0].starts_with("w.conf:2: "), "{lines:?}");

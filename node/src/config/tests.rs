@@ -12,20 +12,14 @@ fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Configuration, Ve
 }
 
 fn load_file(file: &Path, variables: &[(&str, &str)]) -> Result<Configuration, Vec<String>> {
-    let read = |name: &str| {
-        variables
-            .iter()
-            .find(|(key, _)| *key == name)
-            .map(|(_, value)| (*value).to_owned())
-    };
+    let read = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
     let overrides = Overrides {
         config: Some(file.to_owned()),
         data_dir: Some("/data".into()),
         node: Some("w1@localhost".to_owned()),
         long_names: false,
     };
-    load(&overrides, &Environment::new(&read))
-        .map_err(|problems| problems.iter().map(Problem::to_string).collect())
+    load(&overrides, &Environment::new(&read)).map_err(|problems| problems.iter().map(Problem::to_string).collect())
 }
 
 #[test]
@@ -56,19 +50,9 @@ fn a_cluster_of_three_on_one_host_is_read() {
         loopback_users = none
     ";
     let found = load_text(text, &[]).unwrap().settings;
-    let listeners: Vec<String> = found
-        .listeners
-        .amqp()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let listeners: Vec<String> = found.listeners.amqp().iter().map(ToString::to_string).collect();
     assert_eq!(listeners, ["127.0.0.1:5673", "[::]:5674"]);
-    let seeds: Vec<&str> = found
-        .cluster
-        .seeds
-        .iter()
-        .map(|seed| seed.node.as_str())
-        .collect();
+    let seeds: Vec<&str> = found.cluster.seeds.iter().map(|seed| seed.node.as_str()).collect();
     assert_eq!(seeds, ["w1@localhost", "w2@localhost", "w3@localhost"]);
     assert_eq!(found.peer.port, 25673);
     assert_eq!(found.queues.default_type, QueueType::Quorum);
@@ -76,10 +60,7 @@ fn a_cluster_of_three_on_one_host_is_read() {
     assert_eq!(found.metadata.leader_wait_timeout, Duration::from_secs(10));
     assert_eq!(found.limits.max_message_size, 1 << 20);
     assert_eq!(found.log.console.format, LogFormat::Json);
-    assert_eq!(
-        found.log.categories,
-        [("queue".to_owned(), LogLevel::Debug)]
-    );
+    assert_eq!(found.log.categories, [("queue".to_owned(), LogLevel::Debug)]);
     assert_eq!(found.defaults.tags, ["monitoring"]);
     assert!(found.auth.loopback_users.is_empty());
 }
@@ -89,18 +70,9 @@ fn every_problem_is_listed_with_its_line() {
     let text = "hartbeat = 1\nmax_message_size = 10XB\nssl_options.certfile = /no/such/file.pem\nframe_max = 10\n";
     let problems = load_text(text, &[]).unwrap_err();
     assert_eq!(problems.len(), 4, "{problems:?}");
-    assert!(
-        problems[0].contains("w.conf:1:") && problems[0].contains("did you mean `heartbeat`"),
-        "{problems:?}"
-    );
-    assert!(
-        problems[1].contains("w.conf:2:") && problems[1].contains("10XB"),
-        "{problems:?}"
-    );
-    assert!(
-        problems[2].contains("w.conf:3:") && problems[2].contains("file.pem"),
-        "{problems:?}"
-    );
+    assert!(problems[0].contains("w.conf:1:") && problems[0].contains("did you mean `heartbeat`"), "{problems:?}");
+    assert!(problems[1].contains("w.conf:2:") && problems[1].contains("10XB"), "{problems:?}");
+    assert!(problems[2].contains("w.conf:3:") && problems[2].contains("file.pem"), "{problems:?}");
     assert!(problems[3].contains("w.conf:4:"), "{problems:?}");
 }
 
@@ -109,21 +81,13 @@ fn known_keys_without_effect_warn_once_and_are_still_checked() {
     let text = "vm_memory_high_watermark.relative = 0.5\nvm_memory_high_watermark.relative = 0.6\nnet_ticktime = 60\n";
     let warnings = load_text(text, &[]).unwrap().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(
-        warnings[0]
-            .text
-            .contains("vm_memory_high_watermark.relative")
-    );
+    assert!(warnings[0].text.contains("vm_memory_high_watermark.relative"));
     assert!(load_text("management.tcp.port = x\n", &[]).is_err());
 }
 
 #[test]
 fn later_values_win() {
-    let found = load_text(
-        "heartbeat = 10\nheartbeat = 20\nlisteners.tcp = none\nlisteners.tcp.1 = 5\n",
-        &[],
-    )
-    .unwrap();
+    let found = load_text("heartbeat = 10\nheartbeat = 20\nlisteners.tcp = none\nlisteners.tcp.1 = 5\n", &[]).unwrap();
     assert_eq!(found.settings.amqp091.heartbeat, Duration::from_secs(20));
     assert_eq!(found.settings.listeners.amqp().len(), 1);
     let found = load_text("listeners.tcp.1 = 5\nlisteners.tcp = none\n", &[]).unwrap();
@@ -156,9 +120,7 @@ fn the_environment_gives_ports_users_and_secrets() {
         ("WARREN_LOG", "debug,queue=error"),
         ("SEED", "s3#cret"),
     ];
-    let found = load_text("default_pass = $(SEED)\n", &variables)
-        .unwrap()
-        .settings;
+    let found = load_text("default_pass = $(SEED)\n", &variables).unwrap().settings;
     assert_eq!(found.listeners.amqp()[0].to_string(), "127.0.0.1:5675");
     assert_eq!(found.peer.port, 25675);
     assert_eq!(found.defaults.user, "bob");
@@ -170,19 +132,12 @@ fn the_environment_gives_ports_users_and_secrets() {
 
 #[test]
 fn a_seed_list_without_this_node_is_ignored_with_a_warning() {
-    let found = load_text(
-        "cluster_formation.classic_config.nodes.1 = other@localhost\n",
-        &[],
-    )
-    .unwrap();
+    let found = load_text("cluster_formation.classic_config.nodes.1 = other@localhost\n", &[]).unwrap();
     assert!(found.settings.cluster.seeds.is_empty());
     assert_eq!(found.warnings.len(), 1);
 }
 
 #[test]
 fn a_missing_file_is_a_problem() {
-    assert!(
-        load_file(Path::new("/no/such/warren.conf"), &[]).unwrap_err()[0]
-            .contains("/no/such/warren.conf")
-    );
+    assert!(load_file(Path::new("/no/such/warren.conf"), &[]).unwrap_err()[0].contains("/no/such/warren.conf"));
 }

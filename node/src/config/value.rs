@@ -15,17 +15,11 @@ pub fn boolean(text: &str) -> Result<bool, String> {
 
 /// A non-negative integer in `range`.
 pub fn integer(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
-    let value: u64 = text
-        .parse()
-        .map_err(|_| format!("`{text}` is not a non-negative integer"))?;
+    let value: u64 = text.parse().map_err(|_| format!("`{text}` is not a non-negative integer"))?;
     if range.contains(&value) {
         Ok(value)
     } else {
-        Err(format!(
-            "`{text}` is outside {}..{}",
-            range.start(),
-            range.end()
-        ))
+        Err(format!("`{text}` is outside {}..{}", range.start(), range.end()))
     }
 }
 
@@ -33,9 +27,7 @@ pub fn integer(text: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, 
 pub fn limit(text: &str) -> Result<Option<u64>, String> {
     match text {
         "infinity" | "unlimited" => Ok(None),
-        _ => integer(text, 0..=u64::MAX)
-            .map(Some)
-            .map_err(|why| format!("{why} or `infinity`")),
+        _ => integer(text, 0..=u64::MAX).map(Some).map_err(|why| format!("{why} or `infinity`")),
     }
 }
 
@@ -43,9 +35,7 @@ pub fn limit(text: &str) -> Result<Option<u64>, String> {
 /// in any case.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a byte size (such as 4096, 10MB, 2GiB)");
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
     let unit: u64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -73,14 +63,10 @@ pub fn duration(text: &str, bare: Duration) -> Result<Duration, String> {
         return Err(wrong());
     }
     while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         let number: u32 = rest[..digits].parse().map_err(|_| wrong())?;
         rest = &rest[digits..];
-        let letters = rest
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(rest.len());
+        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
         let unit = match &rest[..letters] {
             "" => bare,
             "ms" => Duration::from_millis(1),
@@ -91,10 +77,7 @@ pub fn duration(text: &str, bare: Duration) -> Result<Duration, String> {
             _ => return Err(wrong()),
         };
         rest = &rest[letters..];
-        total = unit
-            .checked_mul(number)
-            .and_then(|part| total.checked_add(part))
-            .ok_or_else(wrong)?;
+        total = unit.checked_mul(number).and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
     }
     Ok(total)
 }
@@ -114,10 +97,7 @@ pub fn port(text: &str) -> Result<u16, String> {
 
 /// An IP address; an IPv6 one may stand in brackets.
 pub fn ip(text: &str) -> Result<IpAddr, String> {
-    text.trim_start_matches('[')
-        .trim_end_matches(']')
-        .parse()
-        .map_err(|_| format!("`{text}` is not an IP address"))
+    text.trim_start_matches('[').trim_end_matches(']').parse().map_err(|_| format!("`{text}` is not an IP address"))
 }
 
 /// Where to listen.
@@ -137,10 +117,7 @@ pub enum Listen {
 impl std::fmt::Display for Listen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Listen::Tcp {
-                ip: Some(IpAddr::V6(ip)),
-                port,
-            } => write!(f, "[{ip}]:{port}"),
+            Listen::Tcp { ip: Some(IpAddr::V6(ip)), port } => write!(f, "[{ip}]:{port}"),
             Listen::Tcp { ip: Some(ip), port } => write!(f, "{ip}:{port}"),
             Listen::Tcp { ip: None, port } => write!(f, "[::]:{port}"),
             Listen::Unix(path) => write!(f, "{}", path.display()),
@@ -157,30 +134,20 @@ pub fn listener(text: &str) -> Result<Listen, String> {
         return Ok(Listen::Unix(text.into()));
     }
     match text.rsplit_once(':') {
-        None => Ok(Listen::Tcp {
-            ip: None,
-            port: port(text)?,
-        }),
+        None => Ok(Listen::Tcp { ip: None, port: port(text)? }),
         Some((address, number)) => {
             let port = port(number)?;
-            Ok(Listen::Tcp {
-                ip: Some(ip(address)?),
-                port,
-            })
+            Ok(Listen::Tcp { ip: Some(ip(address)?), port })
         }
     }
 }
 
 /// One word out of `choices`.
 pub fn word<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
-    choices
-        .iter()
-        .find(|(name, _)| *name == text)
-        .map(|(_, value)| *value)
-        .ok_or_else(|| {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            format!("`{text}` is not one of {}", names.join(", "))
-        })
+    choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        format!("`{text}` is not one of {}", names.join(", "))
+    })
 }
 
 /// A file that must be readable now, so that a wrong path is found at boot and not at the first handshake.
@@ -212,10 +179,7 @@ mod tests {
         assert_eq!(milliseconds("250").unwrap(), Duration::from_millis(250));
         assert_eq!(milliseconds("10s").unwrap(), Duration::from_secs(10));
         assert_eq!(milliseconds("1h30m").unwrap(), Duration::from_secs(5400));
-        assert_eq!(
-            duration("60", Duration::from_secs(1)).unwrap(),
-            Duration::from_secs(60)
-        );
+        assert_eq!(duration("60", Duration::from_secs(1)).unwrap(), Duration::from_secs(60));
         for wrong in ["", "s", "10x", "-5s"] {
             assert!(milliseconds(wrong).is_err(), "{wrong}");
         }
@@ -223,22 +187,10 @@ mod tests {
 
     #[test]
     fn listeners_are_ports_addresses_or_socket_paths() {
-        assert_eq!(
-            listener("5672").unwrap(),
-            Listen::Tcp {
-                ip: None,
-                port: 5672
-            }
-        );
-        assert_eq!(
-            listener("127.0.0.1:5673").unwrap().to_string(),
-            "127.0.0.1:5673"
-        );
+        assert_eq!(listener("5672").unwrap(), Listen::Tcp { ip: None, port: 5672 });
+        assert_eq!(listener("127.0.0.1:5673").unwrap().to_string(), "127.0.0.1:5673");
         assert_eq!(listener("[::1]:5672").unwrap().to_string(), "[::1]:5672");
-        assert_eq!(
-            listener("/run/w.sock").unwrap(),
-            Listen::Unix("/run/w.sock".into())
-        );
+        assert_eq!(listener("/run/w.sock").unwrap(), Listen::Unix("/run/w.sock".into()));
         for wrong in ["0", "70000", "host:5672", "1.2.3.4:", ""] {
             assert!(listener(wrong).is_err(), "{wrong}");
         }

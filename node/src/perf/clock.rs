@@ -12,13 +12,8 @@ pub struct Clock {
 impl Clock {
     /// Starts the clock.
     pub fn start() -> Self {
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or(Duration::ZERO);
-        Clock {
-            start: Instant::now(),
-            epoch: since.as_nanos() as u64,
-        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Clock { start: Instant::now(), epoch: since.as_nanos() as u64 }
     }
 
     /// Now.

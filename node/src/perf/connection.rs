@@ -8,10 +8,9 @@ use bytes::{Bytes, BytesMut};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use warren_proto::amqp091::{
-    BasicConsume, BasicConsumeOk, BasicQos, BasicQosOk, ChannelOpen, ChannelOpenOk, ConfirmSelect,
-    ConfirmSelectOk, ConnectionClose, ConnectionOpen, ConnectionOpenOk, ConnectionStartOk,
-    ConnectionTuneOk, FieldTable, FieldValue, FrameKind, Method, QueueDeclare, QueueDeclareOk,
-    QueueDelete, QueueDeleteOk, ShortStr,
+    BasicConsume, BasicQos, BasicQosOk, ChannelOpen, ChannelOpenOk, ConfirmSelect, ConfirmSelectOk, ConnectionClose,
+    ConnectionOpen, ConnectionOpenOk, ConnectionStartOk, ConnectionTuneOk, FieldTable, FieldValue, FrameKind, Method,
+    QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk, ShortStr,
 };
 
 use super::inbox::Inbox;
@@ -41,12 +40,7 @@ impl Connection {
     pub async fn open(uri: &Uri) -> io::Result<Self> {
         let stream = timeout(ANSWER, TcpStream::connect((uri.host.as_str(), uri.port))).await??;
         stream.set_nodelay(true)?;
-        let mut connection = Connection {
-            stream,
-            inbox: Inbox::new(),
-            frame_max: FRAME_MAX,
-            out: BytesMut::new(),
-        };
+        let mut connection = Connection { stream, inbox: Inbox::new(), frame_max: FRAME_MAX, out: BytesMut::new() };
         connection.out.extend_from_slice(b"AMQP\x00\x00\x09\x01");
         connection.login(uri).await?;
         connection
@@ -85,22 +79,11 @@ impl Connection {
                 _ => None,
             })
             .await?;
-        self.frame_max = if tune.frame_max == 0 {
-            FRAME_MAX
-        } else {
-            tune.frame_max.min(FRAME_MAX)
-        };
+        self.frame_max = if tune.frame_max == 0 { FRAME_MAX } else { tune.frame_max.min(FRAME_MAX) };
         // No heartbeats: a load run notices a dead broker by its missing progress.
-        ConnectionTuneOk {
-            channel_max: tune.channel_max,
-            frame_max: self.frame_max,
-            heartbeat: 0,
-        }
-        .write_frame(0, &mut self.out);
-        let open = ConnectionOpen {
-            virtual_host: ShortStr::truncated(&uri.vhost),
-            ..Default::default()
-        };
+        ConnectionTuneOk { channel_max: tune.channel_max, frame_max: self.frame_max, heartbeat: 0 }
+            .write_frame(0, &mut self.out);
+        let open = ConnectionOpen { virtual_host: ShortStr::truncated(&uri.vhost), ..Default::default() };
         self.request(open, 0, |method| match method {
             Method::ConnectionOpenOk(ConnectionOpenOk { .. }) => Some(()),
             _ => None,
@@ -114,12 +97,8 @@ impl Connection {
         if let Some(kind) = kind {
             arguments.push("x-queue-type", FieldValue::text(kind));
         }
-        let declare = QueueDeclare {
-            queue: ShortStr::truncated(queue),
-            durable: true,
-            arguments,
-            ..Default::default()
-        };
+        let declare =
+            QueueDeclare { queue: ShortStr::truncated(queue), durable: true, arguments, ..Default::default() };
         self.request(declare, CHANNEL, |method| match method {
             Method::QueueDeclareOk(ok) => Some(ok),
             _ => None,
@@ -129,10 +108,7 @@ impl Connection {
 
     /// Deletes a queue; one that does not exist is fine too.
     pub async fn delete(&mut self, queue: &str) -> io::Result<()> {
-        let delete = QueueDelete {
-            queue: ShortStr::truncated(queue),
-            ..Default::default()
-        };
+        let delete = QueueDelete { queue: ShortStr::truncated(queue), ..Default::default() };
         self.request(delete, CHANNEL, |method| match method {
             Method::QueueDeleteOk(QueueDeleteOk { .. }) => Some(()),
             _ => None,
@@ -151,10 +127,7 @@ impl Connection {
 
     /// Limits unacknowledged deliveries to each consumer; 0 means no limit.
     pub async fn prefetch(&mut self, count: u16) -> io::Result<()> {
-        let qos = BasicQos {
-            prefetch_count: count,
-            ..Default::default()
-        };
+        let qos = BasicQos { prefetch_count: count, ..Default::default() };
         self.request(qos, CHANNEL, |method| match method {
             Method::BasicQosOk(BasicQosOk { .. }) => Some(()),
             _ => None,
@@ -164,22 +137,14 @@ impl Connection {
 
     /// Asks for deliveries. The answer may come after the first of them, so it is left to the caller's loop.
     pub async fn consume(&mut self, queue: &str, no_ack: bool) -> io::Result<()> {
-        BasicConsume {
-            queue: ShortStr::truncated(queue),
-            no_ack,
-            ..Default::default()
-        }
-        .write_frame(CHANNEL, &mut self.out);
+        BasicConsume { queue: ShortStr::truncated(queue), no_ack, ..Default::default() }
+            .write_frame(CHANNEL, &mut self.out);
         self.send().await
     }
 
     /// Says goodbye. A broker that does not answer within a second is left.
     pub async fn close(mut self) {
-        let close = ConnectionClose {
-            reply_code: 200,
-            reply_text: ShortStr::from_static("bye"),
-            ..Default::default()
-        };
+        let close = ConnectionClose { reply_code: 200, reply_text: ShortStr::from_static("bye"), ..Default::default() };
         close.write_frame(0, &mut self.out);
         let _ = timeout(Duration::from_secs(1), async {
             self.send().await?;
@@ -246,8 +211,5 @@ fn refused(code: u16, text: &str) -> io::Error {
 }
 
 fn unexpected() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "the broker sent an unexpected method",
-    )
+    io::Error::new(io::ErrorKind::InvalidData, "the broker sent an unexpected method")
 }

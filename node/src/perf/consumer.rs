@@ -40,14 +40,7 @@ pub struct ConsumerPlan {
 pub async fn consume(plan: ConsumerPlan, run: Arc<Run>) {
     let mut latencies = Latencies::new();
     for attempt in 0.. {
-        match session(
-            &plan.uris[attempt % plan.uris.len()],
-            &plan,
-            &run,
-            &mut latencies,
-        )
-        .await
-        {
+        match session(&plan.uris[attempt % plan.uris.len()], &plan, &run, &mut latencies).await {
             Ok(()) => break,
             Err(error) => run.error("consumer", &error),
         }
@@ -59,12 +52,7 @@ pub async fn consume(plan: ConsumerPlan, run: Arc<Run>) {
     run.end_to_end.lock().merge(&latencies);
 }
 
-async fn session(
-    uri: &Uri,
-    plan: &ConsumerPlan,
-    run: &Run,
-    latencies: &mut Latencies,
-) -> io::Result<()> {
+async fn session(uri: &Uri, plan: &ConsumerPlan, run: &Run, latencies: &mut Latencies) -> io::Result<()> {
     let mut connection = Connection::open(uri).await?;
     connection.prefetch(plan.prefetch).await?;
     for queue in &plan.queues {
@@ -74,10 +62,7 @@ async fn session(
     let mut out = BytesMut::new();
     let mut acked = 0;
     loop {
-        if run.stop_consuming.load(Relaxed)
-            && out.is_empty()
-            && (plan.ack_every == 0 || acked == deliveries.last)
-        {
+        if run.stop_consuming.load(Relaxed) && out.is_empty() && (plan.ack_every == 0 || acked == deliveries.last) {
             connection.close().await;
             return Ok(());
         }
@@ -90,11 +75,7 @@ async fn session(
         let waiting = deliveries.last - acked;
         let enough = waiting >= plan.ack_every || deliveries.idle;
         if plan.ack_every > 0 && waiting > 0 && enough && out.is_empty() {
-            BasicAck {
-                delivery_tag: deliveries.last,
-                multiple: true,
-            }
-            .write_frame(CHANNEL, &mut out);
+            BasicAck { delivery_tag: deliveries.last, multiple: true }.write_frame(CHANNEL, &mut out);
             acked = deliveries.last;
         }
         if !out.is_empty() {
@@ -112,14 +93,8 @@ async fn session(
             tokio::task::yield_now().await;
             continue;
         }
-        let interest = if out.is_empty() {
-            Interest::READABLE
-        } else {
-            Interest::READABLE | Interest::WRITABLE
-        };
-        deliveries.idle = timeout(IDLE, connection.stream.ready(interest))
-            .await
-            .is_err();
+        let interest = if out.is_empty() { Interest::READABLE } else { Interest::READABLE | Interest::WRITABLE };
+        deliveries.idle = timeout(IDLE, connection.stream.ready(interest)).await.is_err();
     }
 }
 
@@ -189,7 +164,5 @@ impl Deliveries {
 
 /// The first eight bytes as a number; 0 if there are fewer.
 fn big_endian(bytes: &[u8]) -> u64 {
-    bytes
-        .first_chunk()
-        .map_or(0, |eight| u64::from_be_bytes(*eight))
+    bytes.first_chunk().map_or(0, |eight| u64::from_be_bytes(*eight))
 }

@@ -31,11 +31,7 @@ pub struct Inbox {
 impl Inbox {
     /// An empty inbox.
     pub fn new() -> Self {
-        Inbox {
-            buffer: vec![0; CHUNK],
-            start: 0,
-            end: 0,
-        }
+        Inbox { buffer: vec![0; CHUNK], start: 0, end: 0 }
     }
 
     /// Reads what the socket has now. Returns the number of bytes, 0 if there are none.
@@ -52,10 +48,7 @@ impl Inbox {
             }
         }
         match stream.try_read(&mut self.buffer[self.end..]) {
-            Ok(0) => Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the broker closed the connection",
-            )),
+            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the broker closed the connection")),
             Ok(count) => {
                 self.end += count;
                 Ok(count)
@@ -83,10 +76,7 @@ impl Inbox {
         }
         let at = self.start + HEAD;
         self.start += size + FRAME_OVERHEAD;
-        Ok(Some(RawFrame {
-            kind: self.buffer[at - HEAD],
-            payload: &self.buffer[at..at + size],
-        }))
+        Ok(Some(RawFrame { kind: self.buffer[at - HEAD], payload: &self.buffer[at..at + size] }))
     }
 }
 

@@ -76,8 +76,7 @@ impl Latencies {
 
     /// Counts `count` latencies from `start` to `end`.
     pub fn record(&mut self, start: u64, end: u64, count: u64) {
-        self.0
-            .saturating_record_n(end.saturating_sub(start).min(LONGEST), count);
+        self.0.saturating_record_n(end.saturating_sub(start).min(LONGEST), count);
     }
 
     /// Adds another's counts.

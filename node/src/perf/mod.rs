@@ -50,13 +50,8 @@ pub fn run(options: Options) -> Exit {
         }
     };
     let runtime = match plan.threads {
-        1 => tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build(),
-        threads => tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(threads)
-            .enable_all()
-            .build(),
+        1 => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+        threads => tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
     };
     let result = runtime.and_then(|runtime| {
         runtime.block_on(async {
@@ -73,11 +68,7 @@ pub fn run(options: Options) -> Exit {
             } else {
                 print!("{}", report::text(&plan, &outcome));
             }
-            if outcome.end.errors > 0 && !plan.reconnect {
-                Exit::Unavailable
-            } else {
-                Exit::Ok
-            }
+            if outcome.end.errors > 0 && !plan.reconnect { Exit::Unavailable } else { Exit::Ok }
         }
         Err(error) => {
             eprintln!("Error: {error}");
@@ -111,11 +102,7 @@ async fn load(plan: &Plan) -> io::Result<Outcome> {
     }
     let mut producers = JoinSet::new();
     for producer in &plan.producers {
-        producers.spawn(producer::produce(
-            producer.clone(),
-            Arc::clone(&bodies),
-            Arc::clone(&run),
-        ));
+        producers.spawn(producer::produce(producer.clone(), Arc::clone(&bodies), Arc::clone(&run)));
     }
     let display = (io::stderr().is_terminal() && !plan.quiet).then(|| {
         let length = plan.duration.map(|duration| plan.warmup + duration);
@@ -129,15 +116,8 @@ async fn load(plan: &Plan) -> io::Result<Outcome> {
 
     measured(plan, &run, &mut producers, &consumers).await;
     let end = run.totals.snapshot(&run.clock);
-    let watched = plan
-        .pids
-        .iter()
-        .zip(&before)
-        .map(|(pid, before)| process::usage(*pid).since(before))
-        .collect();
-    let own_cpu = process::usage(std::process::id())
-        .since(&own_before)
-        .cpu_seconds;
+    let watched = plan.pids.iter().zip(&before).map(|(pid, before)| process::usage(*pid).since(before)).collect();
+    let own_cpu = process::usage(std::process::id()).since(&own_before).cpu_seconds;
     // Latencies of the drain are not part of the measured load.
     run.measure_from.store(u64::MAX, Relaxed);
 
@@ -145,10 +125,7 @@ async fn load(plan: &Plan) -> io::Result<Outcome> {
     while producers.join_next().await.is_some() {}
     drain(plan, &run, &consumers).await;
     run.stop_consuming.store(true, Relaxed);
-    let _ = timeout(DRAIN, async {
-        while consumers.join_next().await.is_some() {}
-    })
-    .await;
+    let _ = timeout(DRAIN, async { while consumers.join_next().await.is_some() {} }).await;
     if let Some(display) = display {
         display.abort();
         progress::clear();
@@ -157,14 +134,7 @@ async fn load(plan: &Plan) -> io::Result<Outcome> {
     if plan.delete_after {
         clean_up(plan).await;
     }
-    Ok(Outcome {
-        run,
-        start,
-        end,
-        last,
-        own_cpu,
-        watched,
-    })
+    Ok(Outcome { run, start, end, last, own_cpu, watched })
 }
 
 /// Waits until the measured time is over: the duration, all messages, or the end of all workers.
@@ -181,11 +151,8 @@ async fn measured(plan: &Plan, run: &Run, producers: &mut JoinSet<()>, consumers
         match plan.messages {
             Some(messages) if produced => {
                 // What was never confirmed need not arrive.
-                let expected = if publishing {
-                    messages - run.totals.unknown.load(Relaxed).min(messages)
-                } else {
-                    messages
-                };
+                let expected =
+                    if publishing { messages - run.totals.unknown.load(Relaxed).min(messages) } else { messages };
                 if plan.consumers.is_empty() || consumed >= expected {
                     return;
                 }
@@ -229,9 +196,7 @@ async fn prepare(plan: &Plan) -> io::Result<()> {
         if plan.delete_before {
             connection.delete(queue).await?;
         }
-        connection
-            .declare(queue, plan.queue_type.argument())
-            .await?;
+        connection.declare(queue, plan.queue_type.argument()).await?;
     }
     connection.close().await;
     Ok(())

@@ -15,12 +15,7 @@ const MAX_WORKERS: usize = 100_000;
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Broker nodes; workers are spread over them. Repeatable, or separated by commas
-    #[arg(
-        long,
-        short = 'H',
-        value_delimiter = ',',
-        default_value = "amqp://guest:guest@127.0.0.1:5672/%2f"
-    )]
+    #[arg(long, short = 'H', value_delimiter = ',', default_value = "amqp://guest:guest@127.0.0.1:5672/%2f")]
     pub uri: Vec<String>,
     /// Producers, each with a connection of its own
     #[arg(long, short = 'x', default_value_t = 1)]
@@ -154,11 +149,7 @@ pub struct Plan {
 impl Options {
     /// Spreads the work: worker i starts at node i, and queue or worker i takes every n-th of what there is.
     pub fn plan(&self) -> Result<Plan, String> {
-        for (name, value) in [
-            ("producers", self.producers),
-            ("consumers", self.consumers),
-            ("queues", self.queues),
-        ] {
+        for (name, value) in [("producers", self.producers), ("consumers", self.consumers), ("queues", self.queues)] {
             if value > MAX_WORKERS {
                 return Err(format!("--{name} is at most {MAX_WORKERS}"));
             }
@@ -166,25 +157,15 @@ impl Options {
         let producers = if self.no_publish { 0 } else { self.producers };
         let consumers = if self.no_consume { 0 } else { self.consumers };
         if self.queues == 0 || producers + consumers == 0 || self.threads == 0 {
-            return Err(
-                "there is nothing to do: queues, threads and workers must not be 0".to_owned(),
-            );
+            return Err("there is nothing to do: queues, threads and workers must not be 0".to_owned());
         }
-        if self
-            .rate
-            .is_some_and(|rate| !rate.is_finite() || rate <= 0.0)
-        {
+        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err("--rate must be above 0".to_owned());
         }
         let seconds = |value: Option<f64>, otherwise: f64| {
-            Duration::try_from_secs_f64(value.unwrap_or(otherwise))
-                .map_err(|error| error.to_string())
+            Duration::try_from_secs_f64(value.unwrap_or(otherwise)).map_err(|error| error.to_string())
         };
-        let uris = self
-            .uri
-            .iter()
-            .map(|uri| Uri::parse(uri))
-            .collect::<Result<Vec<_>, _>>()?;
+        let uris = self.uri.iter().map(|uri| Uri::parse(uri)).collect::<Result<Vec<_>, _>>()?;
         let from = |index: usize| {
             let mut nodes = uris.clone();
             nodes.rotate_left(index % uris.len());
@@ -195,12 +176,7 @@ impl Options {
             if workers >= queues.len() {
                 vec![queues[index % queues.len()].clone()]
             } else {
-                queues
-                    .iter()
-                    .skip(index)
-                    .step_by(workers)
-                    .cloned()
-                    .collect()
+                queues.iter().skip(index).step_by(workers).cloned().collect()
             }
         };
         let producer = |index: usize| ProducerPlan {
@@ -210,9 +186,7 @@ impl Options {
             persistent: self.persistent,
             window: self.window,
             interval: self.rate.map(|rate| producers as f64 * 1e9 / rate),
-            messages: self
-                .messages
-                .map(|messages| part(messages, index, producers)),
+            messages: self.messages.map(|messages| part(messages, index, producers)),
             reconnect: self.reconnect,
         };
         let consumer = |index: usize| ConsumerPlan {
@@ -280,26 +254,15 @@ mod tests {
 
     fn plan(arguments: &str) -> Result<Plan, String> {
         let arguments = std::iter::once("perf").chain(arguments.split_whitespace());
-        Command::try_parse_from(arguments)
-            .map_err(|error| error.to_string())?
-            .options
-            .plan()
+        Command::try_parse_from(arguments).map_err(|error| error.to_string())?.options.plan()
     }
 
     #[test]
     fn workers_are_spread_over_nodes_and_queues() {
         let plan = plan("--uri amqp://a,amqp://b -x 4 -y 2 --queues 3 -C 10").unwrap();
-        let nodes: Vec<&str> = plan
-            .producers
-            .iter()
-            .map(|producer| producer.uris[0].host.as_str())
-            .collect();
+        let nodes: Vec<&str> = plan.producers.iter().map(|producer| producer.uris[0].host.as_str()).collect();
         assert_eq!(nodes, ["a", "b", "a", "b"]);
-        let messages: Vec<u64> = plan
-            .producers
-            .iter()
-            .filter_map(|producer| producer.messages)
-            .collect();
+        let messages: Vec<u64> = plan.producers.iter().filter_map(|producer| producer.messages).collect();
         assert_eq!(messages, [3, 3, 2, 2]);
         assert_eq!(plan.producers[3].queues, ["warren-perf-1"]);
         assert_eq!(plan.consumers[0].queues, ["warren-perf-1", "warren-perf-3"]);
@@ -309,14 +272,9 @@ mod tests {
 
     #[test]
     fn impossible_loads_are_refused() {
-        for wrong in [
-            "--queues 0",
-            "-x 0 -y 0",
-            "--rate 0",
-            "--duration -1",
-            "--uri http://x",
-            "--no-publish --no-consume",
-        ] {
+        for wrong in
+            ["--queues 0", "-x 0 -y 0", "--rate 0", "--duration -1", "--uri http://x", "--no-publish --no-consume"]
+        {
             assert!(plan(wrong).is_err(), "{wrong}");
         }
     }

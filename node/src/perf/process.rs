@@ -14,20 +14,13 @@ pub struct Usage {
 impl Usage {
     /// The processor time since `before`, and the memory now.
     pub fn since(self, before: &Usage) -> Usage {
-        Usage {
-            cpu_seconds: (self.cpu_seconds - before.cpu_seconds).max(0.0),
-            ..self
-        }
+        Usage { cpu_seconds: (self.cpu_seconds - before.cpu_seconds).max(0.0), ..self }
     }
 }
 
 /// Reads a process's usage; zeros if it is gone.
 pub fn usage(pid: u32) -> Usage {
-    Usage {
-        pid,
-        cpu_seconds: cpu_seconds(pid).unwrap_or(0.0),
-        resident: resident(pid).unwrap_or(0),
-    }
+    Usage { pid, cpu_seconds: cpu_seconds(pid).unwrap_or(0.0), resident: resident(pid).unwrap_or(0) }
 }
 
 /// Linux counts processor time in hundredths of a second whatever its own tick is.
@@ -44,15 +37,8 @@ fn cpu_seconds(pid: u32) -> Option<f64> {
 
 fn resident(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]

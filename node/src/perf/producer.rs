@@ -81,9 +81,7 @@ impl Window {
 
     /// How many more may be sent. Confirms that overtake an old one widen the list, but not without end.
     fn room(&self, window: usize) -> usize {
-        window
-            .saturating_sub(self.open())
-            .min((window * 4).saturating_sub(self.sent.len()))
+        window.saturating_sub(self.open()).min((window * 4).saturating_sub(self.sent.len()))
     }
 
     /// Settles `tag`, with all before it if `multiple`; tells `latency` how many were sent when. Returns how many it
@@ -115,9 +113,8 @@ impl Window {
             if same > 0 {
                 latency(time, same);
             }
-        } else if let Some(sent) = tag
-            .checked_sub(self.first)
-            .and_then(|index| self.sent.get_mut(usize::try_from(index).ok()?))
+        } else if let Some(sent) =
+            tag.checked_sub(self.first).and_then(|index| self.sent.get_mut(usize::try_from(index).ok()?))
             && *sent != 0
         {
             latency(*sent, 1);
@@ -154,32 +151,15 @@ async fn session(
         .iter()
         .map(|queue| Publication::new(queue, plan.size, plan.persistent, connection.frame_max))
         .collect();
-    let mut window = Window {
-        first: 1,
-        ..Window::default()
-    };
-    let result = publish(
-        &mut connection,
-        &publications,
-        plan,
-        bodies,
-        run,
-        start,
-        sent,
-        &mut window,
-        latencies,
-    )
-    .await;
+    let mut window = Window { first: 1, ..Window::default() };
+    let result = publish(&mut connection, &publications, plan, bodies, run, start, sent, &mut window, latencies).await;
     run.totals.unknown.fetch_add(window.open() as u64, Relaxed);
     result?;
     connection.close().await;
     Ok(())
 }
 
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the hot loop's state, split from the connection's set-up"
-)]
+#[allow(clippy::too_many_arguments, reason = "the hot loop's state, split from the connection's set-up")]
 async fn publish(
     connection: &mut Connection,
     publications: &[Publication],
@@ -197,8 +177,7 @@ async fn publish(
     let mut deadline = None;
     loop {
         let now = run.clock.now();
-        let finished = run.stop_publishing.load(Relaxed)
-            || plan.messages.is_some_and(|messages| *sent >= messages);
+        let finished = run.stop_publishing.load(Relaxed) || plan.messages.is_some_and(|messages| *sent >= messages);
         let mut wait = IDLE;
         if finished {
             let nothing_left = written == out.len() && window.sent.is_empty();
@@ -208,11 +187,7 @@ async fn publish(
         } else if written == out.len() {
             out.clear();
             written = 0;
-            let mut room = if confirms {
-                window.room(plan.window)
-            } else {
-                usize::MAX
-            };
+            let mut room = if confirms { window.room(plan.window) } else { usize::MAX };
             if let Some(messages) = plan.messages {
                 room = room.min(usize::try_from(messages - *sent).unwrap_or(usize::MAX));
             }
@@ -257,22 +232,13 @@ async fn publish(
             tokio::task::yield_now().await;
             continue;
         }
-        let interest = if written < out.len() {
-            Interest::READABLE | Interest::WRITABLE
-        } else {
-            Interest::READABLE
-        };
+        let interest = if written < out.len() { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
         let _ = tokio::time::timeout(wait, connection.stream.ready(interest)).await;
     }
 }
 
 /// Walks what was read: acks, nacks, and whatever else a broker may say.
-fn confirmations(
-    inbox: &mut Inbox,
-    window: &mut Window,
-    run: &Run,
-    latencies: &mut Latencies,
-) -> io::Result<()> {
+fn confirmations(inbox: &mut Inbox, window: &mut Window, run: &Run, latencies: &mut Latencies) -> io::Result<()> {
     const ACK: [u8; 4] = [0, 60, 0, 80];
     const NACK: [u8; 4] = [0, 60, 0, 120];
     let now = run.clock.now();
@@ -309,9 +275,7 @@ fn confirmations(
 }
 
 fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
@@ -319,21 +283,14 @@ mod tests {
     use super::*;
 
     fn window(times: &[u64]) -> Window {
-        Window {
-            sent: times.iter().copied().collect(),
-            first: 1,
-            holes: 0,
-        }
+        Window { sent: times.iter().copied().collect(), first: 1, holes: 0 }
     }
 
     #[test]
     fn a_multiple_confirm_settles_all_before_it_by_batches_of_equal_time() {
         let mut window = window(&[5, 5, 5, 7, 9]);
         let mut seen = Vec::new();
-        assert_eq!(
-            window.settle(4, true, |time, count| seen.push((time, count))),
-            4
-        );
+        assert_eq!(window.settle(4, true, |time, count| seen.push((time, count))), 4);
         assert_eq!(seen, [(5, 3), (7, 1)]);
         assert_eq!((window.open(), window.first), (1, 5));
     }

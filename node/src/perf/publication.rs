@@ -53,11 +53,7 @@ impl Publication {
     /// Lays out messages of `size` bytes to `queue`, through the default exchange.
     pub fn new(queue: &str, size: usize, persistent: bool, frame_max: u32) -> Self {
         let mut head = BytesMut::new();
-        BasicPublish {
-            routing_key: ShortStr::truncated(queue),
-            ..Default::default()
-        }
-        .write_frame(CHANNEL, &mut head);
+        BasicPublish { routing_key: ShortStr::truncated(queue), ..Default::default() }.write_frame(CHANNEL, &mut head);
         let mut head = head.to_vec();
         let delivery_mode = if persistent { 2 } else { 1 };
         let mut header = Vec::with_capacity(15);
@@ -69,10 +65,7 @@ impl Publication {
         frame_head(&mut head, FrameKind::Header, header.len());
         head.extend_from_slice(&header);
         head.push(FRAME_END);
-        Publication {
-            head,
-            part: frame_max as usize - FRAME_OVERHEAD,
-        }
+        Publication { head, part: frame_max as usize - FRAME_OVERHEAD }
     }
 
     /// Appends message `number`, meant to be sent at `due`.
@@ -125,9 +118,7 @@ mod tests {
     fn a_publication_is_what_the_codec_reads() {
         let frames = frames(12, 8192);
         assert_eq!(frames.len(), 3);
-        let Method::BasicPublish(publish) = Method::decode(&frames[0].1).unwrap() else {
-            panic!()
-        };
+        let Method::BasicPublish(publish) = Method::decode(&frames[0].1).unwrap() else { panic!() };
         assert_eq!(publish.routing_key.as_str(), "q");
         assert_eq!(ContentHeader::decode(&frames[1].1).unwrap().body_size, 12);
         assert_eq!(&frames[2].1[..], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 7]);
@@ -135,11 +126,7 @@ mod tests {
 
     #[test]
     fn large_bodies_are_split_and_empty_ones_have_no_frame() {
-        let parts: Vec<usize> = frames(20_000, 8192)
-            .iter()
-            .skip(2)
-            .map(|(_, part)| part.len())
-            .collect();
+        let parts: Vec<usize> = frames(20_000, 8192).iter().skip(2).map(|(_, part)| part.len()).collect();
         assert_eq!(parts, [8184, 8184, 3632]);
         assert_eq!(frames(0, 8192).len(), 2);
     }

@@ -68,13 +68,7 @@ pub fn json(plan: &Plan, outcome: &Outcome) -> Value {
     })
 }
 
-const QUANTILES: [(&str, f64); 5] = [
-    ("p50", 0.5),
-    ("p90", 0.9),
-    ("p99", 0.99),
-    ("p999", 0.999),
-    ("p9999", 0.9999),
-];
+const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999)];
 
 fn latencies(latencies: &Latencies) -> Value {
     if latencies.count() == 0 {
@@ -111,39 +105,22 @@ pub fn text(plan: &Plan, outcome: &Outcome) -> String {
         plan.size,
         rates.seconds
     ));
-    for (name, rate) in [
-        ("published", rates.published),
-        ("confirmed", rates.confirmed),
-        ("consumed", rates.consumed),
-    ] {
+    for (name, rate) in [("published", rates.published), ("confirmed", rates.confirmed), ("consumed", rates.consumed)] {
         if rate > 0.0 {
             line(format!("{name:<10} {:>12} msg/s", grouped(rate as u64)));
         }
     }
-    for (name, histogram) in [
-        ("confirm", &outcome.run.confirms),
-        ("end to end", &outcome.run.end_to_end),
-    ] {
+    for (name, histogram) in [("confirm", &outcome.run.confirms), ("end to end", &outcome.run.end_to_end)] {
         let histogram = histogram.lock();
         if histogram.count() > 0 {
             let parts: Vec<String> = QUANTILES
                 .iter()
-                .map(|(label, quantile)| {
-                    format!("{label} {}", milliseconds(histogram.micros(*quantile)))
-                })
+                .map(|(label, quantile)| format!("{label} {}", milliseconds(histogram.micros(*quantile))))
                 .collect();
-            line(format!(
-                "{name:<10} {}  max {} ms",
-                parts.join("  "),
-                milliseconds(histogram.max_micros())
-            ));
+            line(format!("{name:<10} {}  max {} ms", parts.join("  "), milliseconds(histogram.max_micros())));
         }
     }
-    for (name, count) in [
-        ("refused", last.nacked),
-        ("unknown", last.unknown),
-        ("redelivered", last.redelivered),
-    ] {
+    for (name, count) in [("refused", last.nacked), ("unknown", last.unknown), ("redelivered", last.redelivered)] {
         if count > 0 {
             line(format!("{name:<10} {:>12}", grouped(count)));
         }

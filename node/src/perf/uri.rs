@@ -29,27 +29,17 @@ impl Uri {
             Some((login, address)) => (Some(login), address),
             None => (None, authority),
         };
-        let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, "")))
-        {
-            Some((user, password)) => (
-                decode(user).ok_or_else(wrong)?,
-                decode(password).ok_or_else(wrong)?,
-            ),
+        let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
+            Some((user, password)) => (decode(user).ok_or_else(wrong)?, decode(password).ok_or_else(wrong)?),
             None => ("guest".to_owned(), "guest".to_owned()),
         };
         let (host, port) = match address.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| wrong())?)
-            }
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| wrong())?),
             _ => (address, 5672),
         };
         let host = host.trim_start_matches('[').trim_end_matches(']');
         Ok(Uri {
-            host: if host.is_empty() {
-                "127.0.0.1".to_owned()
-            } else {
-                host.to_owned()
-            },
+            host: if host.is_empty() { "127.0.0.1".to_owned() } else { host.to_owned() },
             port,
             user,
             password,
@@ -85,15 +75,9 @@ mod tests {
     fn parts_have_defaults_and_are_decoded() {
         let full = Uri::parse("amqp://u%40x:p%2Fw@host:5673/v%2F1").unwrap();
         assert_eq!((full.user.as_str(), full.password.as_str()), ("u@x", "p/w"));
-        assert_eq!(
-            (full.host.as_str(), full.port, full.vhost.as_str()),
-            ("host", 5673, "v/1")
-        );
+        assert_eq!((full.host.as_str(), full.port, full.vhost.as_str()), ("host", 5673, "v/1"));
         let bare = Uri::parse("amqp://").unwrap();
-        assert_eq!(
-            (bare.host.as_str(), bare.port, bare.vhost.as_str()),
-            ("127.0.0.1", 5672, "/")
-        );
+        assert_eq!((bare.host.as_str(), bare.port, bare.vhost.as_str()), ("127.0.0.1", 5672, "/"));
         assert_eq!(Uri::parse("amqp://[::1]:5/%2f").unwrap().host, "::1");
         assert_eq!(Uri::parse("amqp://[::1]").unwrap().port, 5672);
         for wrong in ["http://x", "amqp://h:port", "amqp://%zz@h"] {

@@ -1,0 +1,207 @@
+//! The server side of the command line: each verb, carried out by this node.
+//!
+//! [`protocol`] is what travels; [`state::NodeState`] is what the verbs work on. A verb that needs other nodes asks them
+//! with a verb of its own (`local_...`), so that each node speaks only for itself.
+
+mod clients;
+mod field_json;
+mod node;
+mod peers;
+pub mod protocol;
+mod queues;
+pub mod state;
+mod topology;
+mod users;
+mod vhosts;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::Value;
+use warren_broker::BrokerError;
+use warren_broker::metadata::WriteError;
+use warren_metastore::tree::{AbortCode, MetaError};
+use warren_raft::transport::{CallHandler, IncomingCall, Replies};
+
+use protocol::{AREA, Code, Refusal, Reply, Request, Row};
+use state::NodeState;
+
+/// Rows in one message of an answer.
+const ROWS: usize = 500;
+
+/// What a verb gives.
+type Outcome = Result<Answer, Refusal>;
+
+/// A verb's answer, before it is cut into messages.
+enum Answer {
+    /// A value.
+    Value(Value),
+    /// A listing.
+    Rows(Vec<Row>),
+    /// A listing that is not complete, and why.
+    Partly(Vec<Row>, Refusal),
+}
+
+/// Answers calls of the command line.
+pub struct Admin(pub Arc<NodeState>);
+
+impl CallHandler for Admin {
+    fn call(&self, call: IncomingCall, replies: Replies) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move {
+            let Some(verb) = call.method.strip_prefix(AREA) else {
+                replies.fail(Code::Unavailable.word(), format!("unknown method `{}`", call.method)).await;
+                return;
+            };
+            let request: Request = match serde_json::from_slice(&call.payload) {
+                Ok(request) => request,
+                Err(error) => {
+                    replies.fail(Code::Invalid.word(), format!("the request cannot be read: {error}")).await;
+                    return;
+                }
+            };
+            match answer(&self.0, verb, &request).await {
+                Ok(Answer::Value(value)) => {
+                    send(&replies, &Reply::Ok(value)).await;
+                }
+                Ok(Answer::Rows(rows)) => send_rows(&replies, rows).await,
+                Ok(Answer::Partly(rows, refusal)) => {
+                    send_rows(&replies, rows).await;
+                    replies.fail(refusal.code.word(), refusal.message).await;
+                }
+                Err(refusal) => replies.fail(refusal.code.word(), refusal.message).await,
+            }
+        })
+    }
+}
+
+async fn send_rows(replies: &Replies, rows: Vec<Row>) {
+    if rows.is_empty() {
+        send(replies, &Reply::Rows(rows)).await;
+        return;
+    }
+    let mut rest = rows;
+    while !rest.is_empty() {
+        let later = rest.split_off(rest.len().min(ROWS));
+        if !send(replies, &Reply::Rows(rest)).await {
+            return;
+        }
+        rest = later;
+    }
+}
+
+async fn send(replies: &Replies, reply: &Reply) -> bool {
+    match serde_json::to_vec(reply) {
+        Ok(bytes) => replies.send(bytes).await,
+        Err(error) => {
+            replies.fail(Code::Internal.word(), error.to_string()).await;
+            false
+        }
+    }
+}
+
+async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request) -> Outcome {
+    // These answer while the node is still starting.
+    match verb {
+        "ping" => return done(),
+        "stop" => return node::stop(state),
+        "is_running" => return node::is_running(state),
+        "is_booting" => return node::is_booting(state),
+        "check_running" => return node::check_running(state),
+        "listeners" => return node::listeners(state),
+        "check_port_listener" => return node::check_port_listener(state, request),
+        "server_version" => return node::server_version(),
+        "environment" => return node::environment(state),
+        "status" => return node::status(state),
+        peers::LOCAL_FACTS => return node::local_facts(state),
+        _ => {}
+    }
+    let broker = state.broker()?;
+    match verb {
+        "cluster_status" => node::cluster_status(state, broker).await,
+        "set_cluster_name" => node::set_cluster_name(broker, request).await,
+        "metadata_store_status" => node::metadata_store_status(broker).await,
+        "list_users" => users::list(broker),
+        "add_user" => users::add(broker, request).await,
+        "change_password" => users::change_password(broker, request).await,
+        "clear_password" => users::clear_password(broker, request).await,
+        "delete_user" => users::delete(broker, request).await,
+        "authenticate_user" => users::authenticate(broker, request),
+        "set_user_tags" => users::set_tags(broker, request).await,
+        "set_permissions" => vhosts::set_permissions(broker, request).await,
+        "clear_permissions" => vhosts::clear_permissions(broker, request).await,
+        "list_permissions" => vhosts::list_permissions(broker, request),
+        "list_user_permissions" => vhosts::list_user_permissions(broker, request),
+        "add_vhost" => vhosts::add(broker, request).await,
+        "delete_vhost" => vhosts::delete(broker, request).await,
+        "list_vhosts" => vhosts::list(broker),
+        "list_exchanges" => topology::list_exchanges(broker, request),
+        "list_bindings" => topology::list_bindings(broker, request),
+        "list_queues" => queues::list(broker, request).await,
+        "list_consumers" => queues::list_consumers(broker, request).await,
+        "purge_queue" => queues::purge(broker, request).await,
+        "delete_queue" => queues::delete(broker, request).await,
+        "quorum_status" => queues::quorum_status(broker, request).await,
+        "list_connections" => clients::list(broker).await,
+        "close_connection" => clients::close(broker, request).await,
+        "close_all_connections" => clients::close_all(broker, request).await,
+        peers::LOCAL_CONNECTIONS => clients::list_local(broker),
+        peers::LOCAL_CLOSE => clients::close_local(broker, request),
+        peers::LOCAL_MEMBER => queues::local_member(broker, request),
+        _ => Err(Refusal::new(Code::Unavailable, format!("node {} does not know `{verb}`", broker.name()))),
+    }
+}
+
+fn done() -> Outcome {
+    Ok(Answer::Value(Value::Null))
+}
+
+/// A row from pairs.
+fn row<const N: usize>(pairs: [(&str, Value); N]) -> Row {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+impl From<WriteError> for Refusal {
+    fn from(error: WriteError) -> Self {
+        let text = error.to_string();
+        match error {
+            WriteError::Timeout => Refusal::new(Code::Timeout, text),
+            WriteError::Refused(MetaError::Aborted { code: AbortCode::NoSuchUser }) => {
+                Refusal::new(Code::NoSuchUser, "the user does not exist")
+            }
+            WriteError::Refused(MetaError::Aborted { code: AbortCode::NoSuchVhost }) => {
+                Refusal::new(Code::NoSuchVhost, "the virtual host does not exist")
+            }
+            WriteError::Refused(_) => Refusal::new(Code::Internal, text),
+        }
+    }
+}
+
+impl From<BrokerError> for Refusal {
+    fn from(error: BrokerError) -> Self {
+        let code = match &error {
+            BrokerError::NotFound(_) => Code::NotFound,
+            BrokerError::AccessRefused(_) => Code::AccessRefused,
+            BrokerError::Timeout(_) => Code::Timeout,
+            BrokerError::Internal(_) => Code::Internal,
+            BrokerError::ResourceLocked(_)
+            | BrokerError::PreconditionFailed(_)
+            | BrokerError::NotImplemented(_)
+            | BrokerError::NotAllowed(_) => Code::Invalid,
+        };
+        Refusal::new(code, error.to_string())
+    }
+}
+
+/// A record that this binary cannot read.
+fn unreadable(error: impl std::fmt::Display) -> Refusal {
+    Refusal::new(Code::Internal, error.to_string())
+}
+
+fn no_user(name: &str) -> Refusal {
+    Refusal::new(Code::NoSuchUser, format!("User \"{name}\" does not exist"))
+}
+
+fn no_vhost(name: &str) -> Refusal {
+    Refusal::new(Code::NoSuchVhost, format!("Virtual host '{name}' does not exist"))
+}

@@ -1,0 +1,331 @@
+//! Queues, their consumers, and the Raft groups behind them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use warren_broker::Broker;
+use warren_broker::queue::protocol::QueueStats;
+use warren_metastore::projections::QueueTarget;
+use warren_metastore::records::{Queue, QueueKind, Stored};
+use warren_proto::ids::{GroupId, NodeId};
+use warren_raft::driver::GroupStatus;
+use warren_raft::log_store::MemberRole;
+use warren_raft::machine::Role;
+
+use super::clients::pid_of;
+use super::field_json::encoded;
+use super::protocol::{Code, Refusal, Request, Row};
+use super::{Answer, Outcome, no_vhost, peers, row};
+
+/// Queues asked at once.
+const AT_ONCE: usize = 64;
+/// How long one queue may take to answer.
+const QUEUE: Duration = Duration::from_secs(10);
+
+/// Columns that only the queue itself knows.
+const LIVE: &[&str] = &[
+    "messages",
+    "messages_ready",
+    "messages_unacknowledged",
+    "messages_persistent",
+    "message_bytes",
+    "message_bytes_ready",
+    "message_bytes_unacknowledged",
+    "message_bytes_persistent",
+    "consumers",
+    "state",
+];
+
+/// What is known of a queue that was asked.
+enum Asked {
+    /// Its leader answered.
+    Stats(QueueStats),
+    /// It cannot answer: too few of its nodes run.
+    Down,
+    /// It should answer and did not.
+    Silent,
+}
+
+fn targets(broker: &Broker, vhost: &str) -> Result<Vec<Arc<QueueTarget>>, Refusal> {
+    let view = broker.metadata().projections().load();
+    let mut targets: Vec<_> = view.vhost(vhost).ok_or_else(|| no_vhost(vhost))?.queues().cloned().collect();
+    targets.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(targets)
+}
+
+fn is_up(broker: &Broker, node: NodeId) -> bool {
+    node == broker.me() || broker.links().is_up(node)
+}
+
+/// Nodes that hold the queue, and how many of them run.
+fn holders(broker: &Broker, target: &QueueTarget) -> (Vec<NodeId>, Vec<NodeId>) {
+    let all: Vec<NodeId> = match target.kind {
+        QueueKind::Classic => vec![target.home],
+        QueueKind::Quorum => target.members().iter().map(|member| member.node).collect(),
+    };
+    let online = all.iter().copied().filter(|node| is_up(broker, *node)).collect();
+    (all, online)
+}
+
+fn can_answer(broker: &Broker, target: &QueueTarget) -> bool {
+    let (all, online) = holders(broker, target);
+    online.len() > all.len() / 2
+}
+
+/// Asks queues, at most [`AT_ONCE`] at a time, and keeps their order.
+async fn ask_all(broker: &Arc<Broker>, targets: &[Arc<QueueTarget>], timeout: Duration) -> Vec<Asked> {
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let mut asking = JoinSet::new();
+    let mut answers: Vec<Asked> = targets.iter().map(|_| Asked::Down).collect();
+    for (index, target) in targets.iter().enumerate() {
+        if !can_answer(broker, target) {
+            continue;
+        }
+        answers[index] = Asked::Silent;
+        let (broker, target, turns) = (Arc::clone(broker), Arc::clone(target), Arc::clone(&turns));
+        asking.spawn(async move {
+            let _turn = turns.acquire().await;
+            (index, broker.queue_stats(&target, timeout).await)
+        });
+    }
+    while let Some(answer) = asking.join_next().await {
+        if let Ok((index, Ok(stats))) = answer {
+            answers[index] = Asked::Stats(stats);
+        }
+    }
+    answers
+}
+
+fn patience(request: &Request) -> Duration {
+    let asked = Duration::from_millis(request.timeout_ms);
+    if asked.is_zero() { QUEUE } else { (asked * 3 / 4).min(QUEUE) }
+}
+
+/// `list_queues`.
+pub async fn list(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let mut targets = targets(broker, &request.vhost)?;
+    if request.flag("local") {
+        targets.retain(|target| broker.leader_of(target) == Some(broker.me()));
+    }
+    if request.flag("online") {
+        targets.retain(|target| can_answer(broker, target));
+    }
+    if request.flag("offline") {
+        targets.retain(|target| !can_answer(broker, target));
+    }
+    let live = LIVE.iter().any(|column| request.wants(column));
+    let answers = if live { ask_all(broker, &targets, patience(request)).await } else { Vec::new() };
+    let mut rows = Vec::with_capacity(targets.len());
+    let mut silent = Vec::new();
+    for (index, target) in targets.iter().enumerate() {
+        let asked = answers.get(index);
+        if matches!(asked, Some(Asked::Silent)) {
+            silent.push(target.name.to_string());
+            continue;
+        }
+        rows.push(queue_row(broker, target, asked));
+    }
+    if silent.is_empty() {
+        Ok(Answer::Rows(rows))
+    } else {
+        let text = format!("{} queues did not answer in time: {}", silent.len(), silent.join(", "));
+        Ok(Answer::Partly(rows, Refusal::new(Code::Timeout, text)))
+    }
+}
+
+fn queue_row(broker: &Broker, target: &QueueTarget, asked: Option<&Asked>) -> Row {
+    let record = target.record();
+    let (all, online) = holders(broker, target);
+    let names = |nodes: &[NodeId]| -> Value { nodes.iter().map(|node| peers::name(broker, *node)).collect() };
+    let leader = broker.leader_of(target).filter(|node| is_up(broker, *node));
+    let owner = record.exclusive_owner.as_ref();
+    let mut row = row([
+        ("name", json!(target.name.as_ref())),
+        ("durable", json!(record.durable)),
+        ("auto_delete", json!(record.auto_delete)),
+        ("arguments", encoded(&record.arguments)),
+        ("policy", Value::Null),
+        ("operator_policy", Value::Null),
+        ("effective_policy_definition", json!({})),
+        ("pid", json!(pid_of(&peers::name(broker, leader.unwrap_or(target.home)), 0, target.group.0))),
+        (
+            "owner_pid",
+            owner.map_or(Value::Null, |owner| {
+                json!(pid_of(&peers::name(broker, owner.node), owner.incarnation, owner.connection))
+            }),
+        ),
+        ("exclusive", json!(owner.is_some())),
+        ("type", json!(target.kind.name())),
+        ("leader", leader.map_or(Value::Null, |node| json!(peers::name(broker, node)))),
+        ("members", names(&all)),
+        ("online", names(&online)),
+    ]);
+    match asked {
+        Some(Asked::Stats(stats)) => {
+            let live = [
+                ("messages", stats.ready + stats.unacknowledged),
+                ("messages_ready", stats.ready),
+                ("messages_unacknowledged", stats.unacknowledged),
+                ("messages_persistent", stats.ready + stats.unacknowledged),
+                ("message_bytes", stats.ready_bytes + stats.unacknowledged_bytes),
+                ("message_bytes_ready", stats.ready_bytes),
+                ("message_bytes_unacknowledged", stats.unacknowledged_bytes),
+                ("message_bytes_persistent", stats.ready_bytes + stats.unacknowledged_bytes),
+                ("consumers", stats.consumers.len() as u64),
+            ];
+            row.extend(live.map(|(name, value)| (name.to_owned(), Value::from(value))));
+            row.insert("state".to_owned(), json!("running"));
+        }
+        _ => {
+            let state = match (target.kind, can_answer(broker, target)) {
+                (_, true) => "running",
+                (QueueKind::Classic, false) => "down",
+                (QueueKind::Quorum, false) => "minority",
+            };
+            row.insert("state".to_owned(), json!(state));
+        }
+    }
+    row
+}
+
+/// `list_consumers`.
+pub async fn list_consumers(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let targets = targets(broker, &request.vhost)?;
+    let answers = ask_all(broker, &targets, patience(request)).await;
+    let mut rows = Vec::new();
+    for (target, asked) in targets.iter().zip(&answers) {
+        let Asked::Stats(stats) = asked else { continue };
+        for consumer in &stats.consumers {
+            let session = &consumer.session;
+            rows.push(row([
+                ("queue_name", json!(target.name.as_ref())),
+                ("channel_pid", json!(pid_of(&peers::name(broker, session.node), session.incarnation, session.id))),
+                ("consumer_tag", json!(String::from_utf8_lossy(&consumer.tag))),
+                ("ack_required", json!(consumer.ack_required)),
+                ("prefetch_count", json!(consumer.prefetch)),
+                ("active", json!(consumer.active)),
+                ("activity_status", json!(if consumer.active { "up" } else { "waiting" })),
+                (
+                    "arguments",
+                    if consumer.priority == 0 { json!({}) } else { json!({"x-priority": consumer.priority}) },
+                ),
+            ]));
+        }
+    }
+    Ok(Answer::Rows(rows))
+}
+
+fn find(broker: &Broker, request: &Request) -> Result<Arc<QueueTarget>, Refusal> {
+    let (vhost, name) = (&request.vhost, request.text("queue"));
+    if broker.metadata().vhost(vhost).is_none() {
+        return Err(no_vhost(vhost));
+    }
+    broker
+        .metadata()
+        .queue_target(vhost, name)
+        .ok_or_else(|| Refusal::new(Code::NotFound, format!("Queue '{name}' in vhost '{vhost}' does not exist")))
+}
+
+/// `purge_queue`.
+pub async fn purge(broker: &Broker, request: &Request) -> Outcome {
+    let target = find(broker, request)?;
+    let messages = broker.purge(&target).await?;
+    Ok(Answer::Value(json!({"messages": messages})))
+}
+
+/// `delete_queue`.
+pub async fn delete(broker: &Broker, request: &Request) -> Outcome {
+    let target = find(broker, request)?;
+    let careful = request.flag("if-empty") || request.flag("if-unused");
+    let stats = match broker.queue_stats(&target, patience(request)).await {
+        Ok(stats) => stats,
+        // A queue without a leader can still be deleted, unless its content decides.
+        Err(error) if careful => return Err(error.into()),
+        Err(_) => QueueStats::default(),
+    };
+    let (name, vhost) = (&target.name, &target.vhost);
+    if request.flag("if-empty") && stats.ready > 0 {
+        return Err(Refusal::new(Code::Invalid, format!("Queue '{name}' in vhost '{vhost}' is not empty")));
+    }
+    if request.flag("if-unused") && !stats.consumers.is_empty() {
+        return Err(Refusal::new(Code::Invalid, format!("Queue '{name}' in vhost '{vhost}' is in use")));
+    }
+    let record: Arc<Stored<Queue>> = target.record();
+    broker.delete_queue(&record).await?;
+    Ok(Answer::Value(json!({"messages": stats.ready})))
+}
+
+/// `quorum_status`: every member, as its own node sees it.
+pub async fn quorum_status(broker: &Broker, request: &Request) -> Outcome {
+    let target = find(broker, request)?;
+    if target.kind != QueueKind::Quorum {
+        return Err(Refusal::new(Code::Invalid, format!("queue '{}' is not a quorum queue", target.name)));
+    }
+    let members = target.members().iter().map(|member| member.node).collect();
+    group_status(broker, target.group, members).await
+}
+
+/// The members of a Raft group, in order of their nodes' names.
+pub async fn group_status(broker: &Broker, group: GroupId, members: BTreeSet<NodeId>) -> Outcome {
+    let mut request = Request::default();
+    request.args.insert("group".to_owned(), Value::from(group.0));
+    let answers = peers::ask(broker, members.iter().copied().collect(), peers::LOCAL_MEMBER, &request).await;
+    let mut rows: Vec<Row> = Vec::new();
+    for node in members {
+        let told = answers.iter().find(|(from, _)| *from == node).and_then(|(_, told)| told.rows.first().cloned());
+        let own = (node == broker.me()).then(|| member_row(broker, group)).flatten();
+        let absent = if is_up(broker, node) { "noproc" } else { "nodedown" };
+        let mut found = told.or(own).unwrap_or_else(|| row([("Raft State", json!(absent))]));
+        found.insert("Node Name".to_owned(), json!(peers::name(broker, node)));
+        rows.push(found);
+    }
+    rows.sort_by(|a, b| a["Node Name"].as_str().cmp(&b["Node Name"].as_str()));
+    Ok(Answer::Rows(rows))
+}
+
+/// This node's member of a group, as another node asked.
+pub fn local_member(broker: &Broker, request: &Request) -> Outcome {
+    let group = request.args.get("group").and_then(Value::as_u64).unwrap_or_default();
+    Ok(Answer::Rows(member_row(broker, GroupId(group)).into_iter().collect()))
+}
+
+fn member_row(broker: &Broker, group: GroupId) -> Option<Row> {
+    let status = if group == GroupId::METADATA {
+        broker.metadata().host().and_then(|host| host.status(group))
+    } else {
+        broker.queues().status(group)
+    }?;
+    Some(status_row(broker, &status))
+}
+
+fn status_row(broker: &Broker, status: &GroupStatus) -> Row {
+    let own = status.membership.members.iter().find(|member| member.uid == status.me);
+    let membership = match own.map(|member| member.role) {
+        Some(MemberRole::Voter) => "voter",
+        Some(MemberRole::Promotable { .. }) => "promotable",
+        Some(MemberRole::NonVoter) => "non_voter",
+        None => "unknown",
+    };
+    let state = match (&status.stopped, status.role) {
+        (Some(_), _) => "stopped",
+        (None, Role::Leader) => "leader",
+        (None, Role::Elected) => "elected",
+        (None, Role::Follower) => "follower",
+    };
+    row([
+        ("Node Name", json!(broker.name())),
+        ("Raft State", json!(state)),
+        ("Membership", json!(membership)),
+        ("Last Log Index", json!(status.last_index)),
+        ("Last Written", json!(status.last_written)),
+        ("Last Applied", json!(status.applied)),
+        ("Commit Index", json!(status.commit)),
+        ("Snapshot Index", json!(status.snapshot_index)),
+        ("Term", json!(status.term)),
+        ("Machine Version", json!(status.version.0)),
+    ])
+}

@@ -1,0 +1,206 @@
+//! Verbs that are more than one question to a node.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde_json::{Value, json};
+use warren_broker::identity;
+
+use super::target::Failure;
+use super::verbs::Own;
+use super::{Call, format};
+use crate::config::environment::{self, Environment};
+use crate::config::{self, Overrides};
+use crate::exit::Exit;
+
+/// Pause between two questions.
+const POLL: Duration = Duration::from_millis(200);
+/// One question.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// How long `stop` waits for the process whose pid file it was given.
+const STOP: Duration = Duration::from_secs(120);
+
+/// Runs the verb.
+pub async fn run(call: &Call, own: Own) -> Exit {
+    match own {
+        Own::AwaitStartup => await_startup(call).await,
+        Own::AwaitOnlineNodes => await_online_nodes(call).await,
+        Own::Ping => ping(call).await,
+        Own::Stop => stop(call).await,
+        Own::Shutdown => shutdown(call).await,
+        Own::CheckConfig => check_config(call),
+        Own::Version => {
+            super::print(&format::text(call.formatter(), identity::CLIENT_VERSION));
+            Exit::Ok
+        }
+        // Answered before there is a target.
+        Own::Help => Exit::Ok,
+    }
+}
+
+/// Asks until `enough` or until time runs out.
+async fn poll(call: &Call, verb: &str, enough: impl Fn(&Value) -> bool) -> Result<(), Option<Failure>> {
+    let deadline = Instant::now() + call.timeout;
+    let mut last = None;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(last);
+        }
+        match call.call(verb, left.min(ATTEMPT)).await {
+            Ok(answer) if answer.refusal.is_none() && enough(&answer.value) => return Ok(()),
+            Ok(_) => {}
+            Err(Failure::Authentication(why)) => return Err(Some(Failure::Authentication(why))),
+            Err(failure) => last = Some(failure),
+        }
+        tokio::time::sleep(POLL.min(left)).await;
+    }
+}
+
+async fn await_startup(call: &Call) -> Exit {
+    match poll(call, "is_running", |value| value["running"] == true).await {
+        Ok(()) => Exit::Ok,
+        Err(Some(failure @ Failure::Authentication(_))) => call.failed(&failure),
+        Err(_) => {
+            let seconds = call.timeout.as_secs();
+            eprintln!("Error:\nnode {} did not start within {seconds} seconds", call.target.node);
+            Exit::Timeout
+        }
+    }
+}
+
+async fn await_online_nodes(call: &Call) -> Exit {
+    let Ok(count) = call.text("count").parse::<usize>() else {
+        eprintln!("Error:\n`{}` is not a number of nodes", call.text("count"));
+        return Exit::Data;
+    };
+    let enough = |value: &Value| value["running_nodes"].as_array().is_some_and(|nodes| nodes.len() >= count);
+    match poll(call, "cluster_status", enough).await {
+        Ok(()) => Exit::Ok,
+        Err(_) => {
+            eprintln!("Error:\n{count} nodes were not online within {} seconds", call.timeout.as_secs());
+            Exit::Software
+        }
+    }
+}
+
+async fn ping(call: &Call) -> Exit {
+    match call.call("ping", call.timeout).await {
+        Ok(_) => {
+            if !call.globals.silent {
+                super::print(&format::text(call.formatter(), "Ping succeeded"));
+            }
+            Exit::Ok
+        }
+        Err(failure) => call.failed(&failure),
+    }
+}
+
+async fn stop(call: &Call) -> Exit {
+    let pid_file = call.args.get("pidfile").and_then(Value::as_str).map(PathBuf::from);
+    let pid = match &pid_file {
+        Some(file) => match read_pid(file) {
+            Ok(pid) => Some(pid),
+            Err(_) if call.flag("idempotent") => return Exit::Ok,
+            Err(why) => {
+                eprintln!("Error:\n{why}");
+                return Exit::Data;
+            }
+        },
+        None => None,
+    };
+    match call.call("stop", call.timeout.min(ATTEMPT)).await {
+        Ok(answer) => {
+            if let Some(refusal) = &answer.refusal {
+                return call.refused(refusal);
+            }
+        }
+        Err(Failure::Unreachable(_)) if pid.is_some_and(signal) => {}
+        Err(Failure::Unreachable(_)) if call.flag("idempotent") => {
+            println!("Node {} is not running", call.target.node);
+            return Exit::Ok;
+        }
+        Err(failure) => return call.failed(&failure),
+    }
+    match pid {
+        Some(pid) => wait_for_end(pid, STOP).await,
+        None => Exit::Ok,
+    }
+}
+
+async fn shutdown(call: &Call) -> Exit {
+    let wait = !call.flag("no-wait");
+    let local = call.target.is_local();
+    if wait && !local {
+        eprintln!("Error:\nnode {} is not on this machine: use --no-wait", call.target.node);
+        return Exit::Usage;
+    }
+    match call.call("stop", call.timeout.min(ATTEMPT)).await {
+        Ok(answer) => match (answer.refusal, answer.value["pid"].as_i64()) {
+            (Some(refusal), _) => call.refused(&refusal),
+            (None, Some(pid)) if wait => match i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                Some(pid) => wait_for_end(pid, call.timeout).await,
+                None => Exit::Ok,
+            },
+            (None, _) => Exit::Ok,
+        },
+        Err(failure) => call.failed(&failure),
+    }
+}
+
+fn read_pid(file: &Path) -> Result<Pid, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read `{}`: {error}", file.display()))?;
+    let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| format!("`{}` does not hold a process id", file.display()))
+}
+
+/// Asks the process itself to stop, where it does not answer calls.
+fn signal(pid: Pid) -> bool {
+    kill_process(pid, Signal::TERM).is_ok()
+}
+
+async fn wait_for_end(pid: Pid, timeout: Duration) -> Exit {
+    let deadline = Instant::now() + timeout;
+    while test_kill_process(pid).is_ok() {
+        if Instant::now() >= deadline {
+            eprintln!("Error:\nprocess {} did not stop in time", pid.as_raw_nonzero());
+            return Exit::Timeout;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Exit::Ok
+}
+
+fn check_config(call: &Call) -> Exit {
+    let overrides = Overrides {
+        config: call.args.get("file").and_then(Value::as_str).map(PathBuf::from),
+        data_dir: call.globals.data_dir.clone(),
+        node: call.globals.node.clone(),
+        long_names: call.globals.long_names,
+    };
+    match config::load(&overrides, &Environment::new(&environment::process)) {
+        Ok(configuration) => {
+            for warning in &configuration.warnings {
+                eprintln!("Warning: {warning}");
+            }
+            let files: Vec<String> = configuration.files.iter().map(|file| file.display().to_string()).collect();
+            let text = match files.is_empty() {
+                true => "There is no configuration file: the defaults are valid.".to_owned(),
+                false => format!("The configuration is valid: {}", files.join(", ")),
+            };
+            super::print(&format::text(call.formatter(), &text));
+            Exit::Ok
+        }
+        Err(problems) => {
+            for problem in &problems {
+                eprintln!("Error: {problem}");
+            }
+            if call.formatter().is_for_programs() {
+                let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                println!("{}", json!({"result": "error", "problems": texts}));
+            }
+            Exit::Config
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! `warren server`: the boot order, and the orderly stop (spec: operations.md, sections 5.2 and 6.3).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use warren_amqp091::{AnonymousLogin, Listener, TcpOptions};
+use warren_broker::cluster::formation::Peer;
+use warren_broker::start::StartError;
+use warren_broker::{Broker, NodeConfig};
+use warren_metastore::records::{Cluster, QueueKind};
+use warren_proto::amqp091::{FieldTable, Tuning};
+
+use crate::admin::Admin;
+use crate::admin::state::{Listening, NodeState};
+use crate::config::environment::{self, Environment};
+use crate::config::settings::{Mechanism, QueueType, Settings};
+use crate::config::value::Listen;
+use crate::config::{self, Configuration, Overrides};
+use crate::data_dir::{self, DataDir, DataDirError};
+use crate::exit::Exit;
+use crate::logging::{self, LogFile};
+use crate::notify;
+
+/// Runs a node in the foreground.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Configuration file, in rabbitmq.conf syntax
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Folder that holds the nodes' data
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Name of the node: name@host
+    #[arg(long, short = 'n')]
+    node: Option<String>,
+    /// Allows long host names
+    #[arg(long, short = 'l')]
+    longnames: bool,
+}
+
+/// Runs a node until it is stopped.
+pub fn run(options: Options) -> Exit {
+    let overrides = Overrides {
+        config: options.config,
+        data_dir: options.data_dir,
+        node: options.node,
+        long_names: options.longnames,
+    };
+    let configuration = match config::load(&overrides, &Environment::new(&environment::process)) {
+        Ok(configuration) => configuration,
+        Err(problems) => {
+            for problem in &problems {
+                eprintln!("Configuration error: {problem}");
+            }
+            return Exit::Config;
+        }
+    };
+    match Server::prepare(configuration) {
+        Ok(server) => server.run(),
+        Err(Refused { why, exit }) => {
+            eprintln!("Error: {why}");
+            exit
+        }
+    }
+}
+
+/// Why the node does not run.
+struct Refused {
+    why: String,
+    exit: Exit,
+}
+
+impl Refused {
+    fn new(exit: Exit, why: impl Into<String>) -> Self {
+        Refused { why: why.into(), exit }
+    }
+}
+
+impl From<DataDirError> for Refused {
+    fn from(error: DataDirError) -> Self {
+        Refused::new(Exit::Config, error.to_string())
+    }
+}
+
+impl From<StartError> for Refused {
+    fn from(error: StartError) -> Self {
+        let exit = match &error {
+            StartError::Transport(_) => Exit::Unavailable,
+            StartError::Identity(_) => Exit::Config,
+            StartError::Store(_) => Exit::Io,
+            StartError::NoLeader(_) | StartError::Defaults(_) => Exit::Timeout,
+            StartError::Host(_) => Exit::Software,
+        };
+        Refused::new(exit, error.to_string())
+    }
+}
+
+/// A node whose data directory is locked and whose log is open.
+struct Server {
+    configuration: Configuration,
+    data: DataDir,
+    secret: String,
+    log_file: Option<LogFile>,
+}
+
+impl Server {
+    fn prepare(configuration: Configuration) -> Result<Self, Refused> {
+        let (dir, node) = (&configuration.data_dir, &configuration.node);
+        let data = DataDir::open(dir, node, configuration.pid_file.as_deref())?;
+        let log_file = logging::start(&configuration.settings.log, &dir.join("log"), node.as_str())
+            .map_err(|error| Refused::new(Exit::Config, format!("the log file cannot be opened: {error}")))?;
+        for warning in &configuration.warnings {
+            tracing::warn!(origin = %warning.origin, "{}", warning.text);
+        }
+        let secret = data_dir::secret(dir, configuration.secret.as_deref())?;
+        Ok(Server { configuration, data, secret, log_file })
+    }
+
+    fn run(self) -> Exit {
+        raise_file_limit();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("warren").build();
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::error!(%error, "the runtime could not be started");
+                return Exit::Software;
+            }
+        };
+        let exit = match runtime.block_on(self.serve()) {
+            Ok(()) => Exit::Ok,
+            Err(Refused { why, exit }) => {
+                tracing::error!("{why}");
+                exit
+            }
+        };
+        self.data.close();
+        // Tasks that ignore the stop do not hold the process.
+        runtime.shutdown_timeout(Duration::from_millis(500));
+        exit
+    }
+
+    async fn serve(&self) -> Result<(), Refused> {
+        let mut signals = Signals::new()?;
+        let mut hangup = listen(SignalKind::hangup())?;
+        let settings = &self.configuration.settings;
+        let log_files = self.log_file.iter().map(|file| file.path().display().to_string()).collect();
+        let state = Arc::new(NodeState::new(self.configuration.clone(), log_files));
+        tracing::info!(
+            node = %self.configuration.node,
+            version = env!("CARGO_PKG_VERSION"),
+            data = %self.data.node.display(),
+            "starting"
+        );
+        let node_config = self.node_config();
+        state.add_listener(Listening {
+            interface: node_config.peer_listen.ip().to_string(),
+            port: node_config.peer_listen.port(),
+            protocol: "clustering",
+            purpose: "inter-node and CLI tool communication",
+        });
+        let progress = {
+            let state = Arc::clone(&state);
+            Arc::new(move |phase: &str| {
+                state.set_phase(phase);
+                notify::tell(&format!("STATUS={phase}"));
+            })
+        };
+        let broker = tokio::select! {
+            started = Broker::start(node_config, Arc::new(Admin(Arc::clone(&state))), progress) => started?,
+            () = signals.stop() => {
+                tracing::info!("stopped before the start was complete");
+                return Ok(());
+            }
+            () = state.stop_requested() => return Ok(()),
+        };
+        state.set_broker(Arc::clone(&broker));
+        let amqp091 = Arc::new(amqp091_settings(settings, &broker));
+        let mut tasks = Vec::new();
+        for listen in settings.listeners.amqp() {
+            let listener = bind(&listen, settings)?;
+            let address = listener.local_addr().map_err(|error| unusable(&listen, &error))?;
+            state.add_listener(Listening {
+                interface: address.ip().to_string(),
+                port: address.port(),
+                protocol: "amqp",
+                purpose: "AMQP 0-9-1",
+            });
+            tasks.push(listener.serve(Arc::clone(&broker), Arc::clone(&amqp091)));
+        }
+        state.set_ready(true);
+        notify::tell("READY=1\nSTATUS=running");
+        tracing::info!(node = %self.configuration.node, "started");
+
+        loop {
+            tokio::select! {
+                () = signals.stop() => break,
+                () = state.stop_requested() => break,
+                _ = hangup.recv() => self.reopen_log(),
+            }
+        }
+        tracing::info!("stopping");
+        notify::tell("STOPPING=1");
+        state.set_ready(false);
+        state.set_phase("stopping");
+        for task in tasks {
+            task.abort();
+        }
+        tokio::select! {
+            stopped = tokio::time::timeout(settings.shutdown_timeout, broker.shutdown()) => match stopped {
+                Ok(()) => tracing::info!("stopped"),
+                Err(_) => tracing::warn!("the orderly stop took too long and was cut short"),
+            },
+            () = signals.stop() => tracing::warn!("told again: stopping at once"),
+        }
+        Ok(())
+    }
+
+    fn reopen_log(&self) {
+        if let Some(file) = &self.log_file
+            && let Err(error) = file.reopen()
+        {
+            tracing::error!(%error, "the log file could not be opened again");
+        }
+    }
+
+    fn node_config(&self) -> NodeConfig {
+        let Configuration { node, settings, .. } = &self.configuration;
+        let address = |host: &str, port: u16| {
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        };
+        let peers = settings
+            .cluster
+            .seeds
+            .iter()
+            .map(|seed| Peer { name: seed.node.to_string(), address: address(seed.node.host(), seed.port) });
+        let queues_data = match &settings.raft_data_dir {
+            Some(dir) => dir.join(node.as_str()),
+            None => self.data.node.clone(),
+        };
+        NodeConfig {
+            name: node.to_string(),
+            data: self.data.node.clone(),
+            queues_data,
+            peer_listen: SocketAddr::new(settings.peer.ip.unwrap_or_else(any_address), settings.peer.port),
+            peer_address: address(node.host(), settings.peer.port),
+            secret: Bytes::copy_from_slice(self.secret.as_bytes()),
+            peers: peers.collect(),
+            cluster_name: settings.cluster.name.clone(),
+            metadata_timeout: settings.metadata.timeout,
+            leader_wait: settings.metadata.leader_wait_timeout,
+            quorum_size: u32::try_from(settings.queues.initial_cluster_size).unwrap_or(u32::MAX),
+            default_queue_type: match settings.queues.default_type {
+                QueueType::Classic => QueueKind::Classic,
+                QueueType::Quorum => QueueKind::Quorum,
+            },
+            default_vhost: settings.defaults.vhost.clone(),
+            default_user: settings.defaults.user.clone(),
+            default_pass: settings.defaults.pass.clone(),
+            default_user_tags: settings.defaults.tags.clone(),
+            default_permissions: settings.defaults.permissions.clone(),
+            loopback_users: settings.auth.loopback_users.clone(),
+            shards: 0,
+            max_connections: settings.limits.max_connections.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+        }
+    }
+}
+
+/// All addresses: of both families where the machine has IPv6.
+fn any_address() -> IpAddr {
+    match std::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+fn bind(listen: &Listen, settings: &Settings) -> Result<Listener, Refused> {
+    let address = match listen {
+        Listen::Tcp { ip, port } => SocketAddr::new(ip.unwrap_or_else(any_address), *port),
+        Listen::Unix(path) => {
+            let why = format!("listeners.tcp: Unix sockets such as {} are not supported yet", path.display());
+            return Err(Refused::new(Exit::Config, why));
+        }
+    };
+    let options = TcpOptions {
+        backlog: settings.listeners.backlog,
+        nodelay: settings.listeners.nodelay,
+        ..TcpOptions::default()
+    };
+    Listener::bind(address, options).map_err(|error| unusable(listen, &error))
+}
+
+fn unusable(listen: &Listen, error: &std::io::Error) -> Refused {
+    Refused::new(Exit::Unavailable, format!("cannot listen on {listen}: {error}"))
+}
+
+fn amqp091_settings(settings: &Settings, broker: &Broker) -> warren_amqp091::Settings {
+    let offered = settings.auth.mechanisms.contains(&Mechanism::Anonymous);
+    let anonymous = settings.auth.anonymous.clone().filter(|_| offered);
+    let cluster_name = Cluster::name(&broker.metadata().tree()).ok().flatten().unwrap_or_default();
+    warren_amqp091::Settings {
+        tuning: Tuning {
+            channel_max: settings.amqp091.channel_max,
+            frame_max: settings.amqp091.frame_max,
+            heartbeat: u16::try_from(settings.amqp091.heartbeat.as_secs()).unwrap_or(u16::MAX),
+        },
+        initial_frame_max: settings.amqp091.initial_frame_max,
+        handshake_timeout: settings.amqp091.handshake_timeout,
+        max_message_size: settings.limits.max_message_size,
+        consumer_max_per_channel: None,
+        max_connections: settings.limits.max_connections.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+        anonymous: anonymous.map(|(user, password)| AnonymousLogin { user, password }),
+        server_properties: FieldTable::new(),
+        cluster_name,
+    }
+}
+
+/// Each connection and each database file needs a descriptor.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// The signals that end a node.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Refused> {
+        Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, Refused> {
+    signal(kind).map_err(|error| Refused::new(Exit::Software, format!("signals cannot be awaited: {error}")))
+}

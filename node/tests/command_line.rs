@@ -1,0 +1,170 @@
+//! The command line as scripts see it: exit codes, and what goes to which stream. None of these needs a node.
+
+use std::path::Path;
+
+use assert_cmd::Command;
+
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn warren(arguments: &[&str]) -> Ran {
+    run(Command::cargo_bin("warren").unwrap().args(arguments))
+}
+
+/// Without the machine's own configuration, nodes and secrets.
+fn run(command: &mut Command) -> Ran {
+    for name in ["NODENAME", "CONFIG_FILE", "CONFIG_FILES", "DATA_DIR", "MNESIA_BASE", "ERLANG_COOKIE", "NODE_PORT"] {
+        command.env_remove(format!("WARREN_{name}")).env_remove(format!("RABBITMQ_{name}"));
+    }
+    let output = command.env("HOME", "/nonexistent").output().unwrap();
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_unknown_column_is_a_usage_error_that_names_it() {
+    let ran = warren(&["ctl", "list_queues", "bogus"]);
+    assert_eq!(ran.code, Some(64));
+    assert!(ran.stderr.contains("bogus"), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "");
+}
+
+#[test]
+fn a_mistyped_verb_gets_a_suggestion() {
+    let ran = warren(&["ctl", "list_queuess"]);
+    assert_eq!(ran.code, Some(64));
+    assert!(ran.stderr.contains("list_queues"), "{}", ran.stderr);
+}
+
+#[test]
+fn wrong_options_formatters_and_counts_are_usage_errors() {
+    for arguments in [
+        &["ctl"][..],
+        &["ctl", "list_queues", "--nope"],
+        &["ctl", "list_queues", "--formatter", "erlang"],
+        &["ctl", "list_users", "--online"],
+        &["ctl", "delete_user"],
+        &["ctl", "delete_user", "a", "b"],
+        &["ctl", "status", "-t", "soon"],
+        &["ctl", "eval", "1."],
+        &["queues", "list_users"],
+        &["nonsense"],
+        &["perf", "amqp091", "--nope"],
+        &["perf", "amqp091", "--queues", "0"],
+        &["server", "--nope"],
+    ] {
+        let ran = warren(arguments);
+        assert_eq!(ran.code, Some(64), "{arguments:?}: {}", ran.stderr);
+        assert!(!ran.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_and_versions_succeed() {
+    for arguments in
+        [&["--help"][..], &["ctl", "--help"], &["ctl", "help"], &["ctl", "list_queues", "--help"], &["--version"]]
+    {
+        let ran = warren(arguments);
+        assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.stderr);
+        assert!(!ran.stdout.is_empty(), "{arguments:?}");
+    }
+    assert_eq!(warren(&["ctl", "version"]).stdout, "4.3.0\n");
+}
+
+#[test]
+fn a_dry_run_checks_the_arguments_and_asks_nobody() {
+    assert_eq!(warren(&["ctl", "--dry-run", "delete_user", "a"]).code, Some(0));
+    assert_eq!(warren(&["ctl", "--dry-run", "delete_user"]).code, Some(64));
+}
+
+#[test]
+fn a_node_that_is_not_there_is_unavailable() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    for arguments in [
+        &["ctl", "--data-dir", data, "-n", "no@localhost", "status"][..],
+        &["ctl", "--data-dir", data, "-n", "no@localhost", "--address", "127.0.0.1:1", "--erlang-cookie", "x", "ping"],
+    ] {
+        let ran = warren(arguments);
+        assert_eq!(ran.code, Some(69), "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("no@localhost"), "{}", ran.stderr);
+    }
+    let ran = warren(&["ctl", "--data-dir", data, "-n", "no@localhost", "await_startup", "-t", "1"]);
+    assert_eq!(ran.code, Some(75), "{}", ran.stderr);
+}
+
+#[test]
+fn an_empty_password_from_standard_input_is_refused() {
+    let mut command = Command::cargo_bin("warren").unwrap();
+    let ran = run(command.args(["ctl", "add_user", "bob"]).write_stdin(""));
+    assert_eq!(ran.code, Some(65));
+    assert_eq!(warren(&["ctl", "add_user", "", "x"]).code, Some(65));
+}
+
+#[test]
+fn check_config_lists_every_problem_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(
+        folder.path(),
+        "bad.conf",
+        "unknown_key = 1\nmax_message_size = 10XB\nssl_options.certfile = /none.pem\n",
+    );
+    let ran = warren(&["ctl", "check_config", &file]);
+    assert_eq!(ran.code, Some(78));
+    for expected in ["bad.conf:1:", "unknown_key", "bad.conf:2:", "10XB", "bad.conf:3:", "none.pem"] {
+        assert!(ran.stderr.contains(expected), "{expected}: {}", ran.stderr);
+    }
+    let file = write(folder.path(), "good.conf", "heartbeat = 30\nnet_ticktime = 60\n");
+    let ran = warren(&["ctl", "check_config", &file]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("net_ticktime"), "{}", ran.stderr);
+    let server = warren(&["server", "--config", "/no/such/file.conf", "--data-dir", folder.path().to_str().unwrap()]);
+    assert_eq!(server.code, Some(78), "{}", server.stderr);
+}
+
+#[test]
+fn deprecated_verbs_do_nothing_successfully() {
+    let ran = warren(&["ctl", "rename_cluster_node", "a", "b"]);
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.stdout.contains("DEPRECATED"), "{}", ran.stdout);
+    assert_eq!(warren(&["ctl", "rename_cluster_node", "a"]).code, Some(64));
+}
+
+#[test]
+fn a_link_named_rabbitmqctl_is_that_tool() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("rabbitmqctl");
+    std::os::unix::fs::symlink(assert_cmd::cargo::cargo_bin("warren"), &link).unwrap();
+    let ran = run(Command::new(&link).args(["rename_cluster_node", "a", "b"]));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.contains("DEPRECATED"), "{}", ran.stdout);
+}
+
+#[test]
+fn banners_stay_out_of_machine_formats() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let base = ["ctl", "--data-dir", data, "-n", "no@localhost", "list_queues"];
+    let plain = warren(&base);
+    assert!(
+        plain.stdout.starts_with("Timeout: 60.0 seconds ...\nListing queues for vhost / ...\n"),
+        "{}",
+        plain.stdout
+    );
+    for extra in [&["-q"][..], &["-s"], &["--formatter", "csv"], &["--formatter", "json_stream"]] {
+        let arguments: Vec<&str> = base.iter().chain(extra).copied().collect();
+        assert_eq!(warren(&arguments).stdout, "", "{extra:?}");
+    }
+}
