@@ -1,0 +1,22 @@
+//! A log of arbitrary bytes: whatever the commands are, the machine answers, and the tree stays sound.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use warren_metastore::machine::{Machine, Meta};
+use warren_proto::ids::{MachineVersion, Reference};
+
+fuzz_target!(|data: &[u8]| {
+    let mut machine = Machine::new();
+    let mut rest = data;
+    let mut index = 0;
+    // each command: a length byte and that many bytes
+    while let [length, more @ ..] = rest {
+        let (command, after) = more.split_at(usize::from(*length).min(more.len()));
+        rest = after;
+        index += 1;
+        let meta = Meta { reference: Reference::new(index, 0), ts_ms: index, version: MachineVersion(1) };
+        machine.apply(meta, command);
+        machine.check_invariants().expect("the tree is sound after every command");
+    }
+});
