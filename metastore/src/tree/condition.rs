@@ -100,6 +100,15 @@ impl Condition {
         }
     }
 
+    /// The one name that a node must have to meet it, where it says so plainly.
+    pub(crate) fn target(&self) -> Option<&Component> {
+        match self {
+            Condition::Is(component) => Some(component),
+            Condition::All(list) => list.iter().find_map(Condition::target),
+            _ => None,
+        }
+    }
+
     /// Whether a put may create the node that is not there: only a name, "does not exist", or a combination of such
     /// asks for nothing that an absent node lacks.
     pub fn allows_creation(&self) -> bool {

@@ -30,7 +30,7 @@ pub(crate) use node::Keep;
 pub use node::{MAX_PAYLOAD, Node, NodeInfo, Payload, Properties};
 pub use path::{Component, MAX_DEPTH, MAX_NAME, Path, Symbol};
 pub use pattern::{Pattern, Step};
-pub use transaction::{Guard, MAX_OPS, MAX_VISITED, Op, OpResult};
+pub use transaction::{Guard, MAX_ANSWERED, MAX_OPS, MAX_VISITED, Op, OpResult};
 pub(crate) use transaction::{run, set_elements};
 use watch_index::WatchIndex;
 

@@ -108,10 +108,14 @@ fn visit<'t>(
             Some(child) => enter(component, child, rest, at),
             None => true,
         },
-        Step::Where(Condition::Is(component)) => match node.child(component) {
-            Some(child) => enter(component, child, rest, at),
-            None => true,
-        },
+        // Whoever names the child does not pay for its siblings.
+        Step::Where(condition) if condition.target().is_some() => {
+            let target = condition.target().and_then(|name| Some((name, node.child(name)?)));
+            match target.filter(|(name, child)| condition.holds(name, child)) {
+                Some((name, child)) => enter(name, child, rest, at),
+                None => true,
+            }
+        }
         Step::Where(condition) => node
             .children()
             .filter(|(component, child)| condition.holds(component, child))

@@ -1,5 +1,6 @@
 //! The tree against a model that does everything the slow way.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -80,12 +81,12 @@ impl Model {
         }
         for depth in 1..=act.path.depth() {
             let place = Path::new(act.path.components()[..depth].to_vec());
-            if !self.nodes.contains_key(&place) {
+            if let Entry::Vacant(vacant) = self.nodes.entry(place.clone()) {
                 seen.children.extend(place.parent());
                 let keep = if depth == act.path.depth() { Stays::Always } else { Stays::Placeholder };
                 let node =
                     Slow { payload: None, keep, payload_version: 1, child_list_version: 1, created: at, modified: at };
-                self.nodes.insert(place, node);
+                vacant.insert(node);
             }
         }
         let node = self.nodes.get_mut(&act.path).unwrap();
@@ -427,7 +428,7 @@ fn a_put_on_an_absent_node_creates_it_only_if_the_condition_allows() {
 #[test]
 fn a_watched_pattern_is_met_while_something_matches() {
     let any_child = Watch::exists(Pattern::from(at("up")).join([Step::Where(Condition::AnyName)]));
-    let start = vec![put("up/a", vec![]), put("up/b", vec![]), put("w", vec![any_child])];
+    let start = [put("up/a", vec![]), put("up/b", vec![]), put("w", vec![any_child])];
     let with = |more: Vec<Op>| after(start.iter().cloned().chain(more).collect()).0;
     assert!(with(vec![Op::Delete(at("up/a").into())]).node(&at("w")).is_some());
     assert!(with(vec![Op::Delete(at("up/a").into()), Op::Delete(at("up/b").into())]).node(&at("w")).is_none());

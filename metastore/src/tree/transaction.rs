@@ -18,6 +18,8 @@ use super::pattern::Pattern;
 pub const MAX_OPS: usize = 10_000;
 /// Nodes that the reads of one command may answer.
 pub const MAX_VISITED: usize = 200_000;
+/// Octets of payload that the reads of one command may answer: the reply is remembered until it is acknowledged.
+pub const MAX_ANSWERED: usize = 4 << 20;
 
 /// One step of a command.
 #[derive(Clone, PartialEq, Debug)]
@@ -148,7 +150,7 @@ pub(crate) fn set_elements(payload: &Payload) -> Result<Vec<Vec<u8>>, prost::Dec
 
 /// Does the operations in order. On an error the caller drops the edit.
 pub(crate) fn run(edit: &mut Edit, ops: &[Op]) -> Result<Vec<OpResult>, MetaError> {
-    let mut work = Work { results: Vec::with_capacity(ops.len().min(MAX_OPS)), visited: 0 };
+    let mut work = Work { results: Vec::with_capacity(ops.len().min(MAX_OPS)), visited: 0, answered: 0 };
     work.run(edit, ops)?;
     Ok(work.results)
 }
@@ -156,6 +158,7 @@ pub(crate) fn run(edit: &mut Edit, ops: &[Op]) -> Result<Vec<OpResult>, MetaErro
 struct Work {
     results: Vec<OpResult>,
     visited: usize,
+    answered: usize,
 }
 
 impl Work {
@@ -191,15 +194,18 @@ impl Work {
 
     fn get(&mut self, tree: &Tree, pattern: &Pattern) -> Result<OpResult, MetaError> {
         let mut nodes = Vec::new();
-        let room = MAX_VISITED - self.visited;
         tree.visit(pattern, &mut |at, node| {
-            nodes.push((Path::new(at.to_vec()), node.info()));
-            nodes.len() <= room
+            self.visited += 1;
+            self.answered += node.payload.as_ref().map_or(0, |payload| payload.bytes.len());
+            let fits = self.visited <= MAX_VISITED && self.answered <= MAX_ANSWERED;
+            if fits {
+                nodes.push((Path::new(at.to_vec()), node.info()));
+            }
+            fits
         });
-        if nodes.len() > room {
+        if self.visited > MAX_VISITED || self.answered > MAX_ANSWERED {
             return Err(MetaError::TxnTooLarge);
         }
-        self.visited += nodes.len();
         Ok(OpResult::Nodes(nodes))
     }
 }
