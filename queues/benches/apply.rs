@@ -1,2 +1,166 @@
-//! x
-fn main() {}
+//! What applying, encoding and decoding cost: one iteration is one message.
+
+use std::hint::black_box;
+
+use bytes::Bytes;
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use warren_proto::batch::{Batch, BatchBuilder};
+use warren_proto::ids::{NodeId, Reference, SessionRef};
+use warren_queues::quorum::{self, Command, Config, Effect, Effects, Encoder, Enqueue, MV2, Meta, Mode, Queue};
+use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, MsgIds, Origin, Reply, StoredMessage, classic};
+
+const SESSION: SessionRef = SessionRef { node: NodeId(1 << 60), incarnation: 1 << 61, id: 12 };
+
+fn meta(n: u64) -> Meta {
+    Meta { reference: Reference::new(1 + n / 100, (n % 100) as u16), term: 1, ts_ms: 1, version: MV2 }
+}
+
+fn message(size: usize) -> StoredMessage {
+    StoredMessage::new(40, Bytes::from(vec![0; 40 + size])).expect("a message")
+}
+
+fn enqueue(seq: u64, message: &StoredMessage) -> Command {
+    Command::Enqueue(Enqueue {
+        origin: Some(Origin { session: SESSION, seq }),
+        delivery_count: 0,
+        message: message.clone(),
+    })
+}
+
+fn id(tag: &'static str) -> ConsumerId {
+    ConsumerId { session: SESSION, tag: Bytes::from_static(tag.as_bytes()) }
+}
+
+fn attach(queue: &mut Queue, n: u64, tag: &'static str) -> ConsumerKey {
+    let attach = quorum::Attach {
+        consumer: id(tag),
+        mode: Mode::SimplePrefetch(1000),
+        priority: 0,
+        meta: ConsumerMeta { ack: true, ..ConsumerMeta::default() },
+    };
+    match queue.apply(&meta(n), Command::Attach(Box::new(attach)), &mut Effects::new()) {
+        Reply::Attached { key, .. } => key,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn quorum_apply(c: &mut Criterion) {
+    let mut group = c.benchmark_group("quorum");
+    group.throughput(Throughput::Elements(1));
+    let message = message(12);
+
+    group.bench_function("enqueue", |b| {
+        let (mut queue, mut fx, mut n) = (Queue::new(Config::default()), Effects::new(), 0);
+        b.iter(|| {
+            n += 1;
+            black_box(queue.apply(&meta(n), enqueue(n, &message), &mut fx))
+        });
+    });
+
+    for consumers in [1usize, 10] {
+        group.bench_function(format!("enqueue, deliver, settle, {consumers} consumers"), |b| {
+            let (mut queue, mut fx, mut n, mut seq) = (Queue::new(Config::default()), Effects::new(), 0, 0);
+            for tag in ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"].iter().take(consumers) {
+                n += 1;
+                attach(&mut queue, n, tag);
+            }
+            b.iter(|| {
+                (n, seq) = (n + 1, seq + 1);
+                queue.apply(&meta(n), enqueue(seq, &message), &mut fx);
+                n += 1;
+                let settle = match fx.iter().next() {
+                    Some(Effect::Deliver(d)) => {
+                        Command::Settle { consumer: d.key.into(), ids: MsgIds::from(d.messages[0].msg_id) }
+                    }
+                    other => panic!("{other:?}"),
+                };
+                fx.clear();
+                queue.apply(&meta(n), settle, &mut fx)
+            });
+        });
+    }
+
+    group.bench_function("encode an enqueue", |b| {
+        let encoder = Encoder::for_group(MV2);
+        let mut batch = BatchBuilder::new(MV2);
+        let command = enqueue(100_000, &message);
+        b.iter(|| {
+            if batch.is_full() {
+                batch = BatchBuilder::new(MV2);
+            }
+            black_box(encoder.encode(&command, &mut batch))
+        });
+    });
+
+    group.bench_function("decode an enqueue", |b| {
+        let mut batch = BatchBuilder::new(MV2);
+        Encoder::for_group(MV2).encode(&enqueue(100_000, &message), &mut batch).expect("it fits");
+        let batch = Batch::parse(batch.finish(1)).expect("a batch");
+        b.iter(|| black_box(batch.get(0).map(|bytes| Command::decode(MV2, bytes))));
+    });
+
+    group.bench_function("find a body in an enqueue", |b| {
+        let mut batch = BatchBuilder::new(MV2);
+        Encoder::for_group(MV2).encode(&enqueue(100_000, &message), &mut batch).expect("it fits");
+        let command = Batch::parse(batch.finish(1)).ok().and_then(|batch| batch.get(0)).expect("a command");
+        b.iter(|| black_box(quorum::stored_message(&command)));
+    });
+    group.finish();
+}
+
+fn quorum_snapshot(c: &mut Criterion) {
+    let mut queue = Queue::new(Config::default());
+    let (mut fx, message) = (Effects::new(), message(12));
+    for n in 1..=1_000_000 {
+        queue.apply(&meta(n), enqueue(n, &message), &mut fx);
+    }
+    let state = queue.encode_state();
+    let mut group = c.benchmark_group("quorum, a million ready");
+    group.sample_size(10);
+    group.bench_function("encode the state", |b| b.iter(|| black_box(queue.encode_state())));
+    group.bench_function("decode the state", |b| b.iter(|| black_box(Queue::decode_state(&state))));
+    group.bench_function("find what is live", |b| b.iter(|| black_box(queue.live())));
+    group.bench_function("hand out 1000, get them back", |b| {
+        b.iter_batched(
+            || Queue::decode_state(&state).expect("a state"),
+            |mut queue| {
+                let key = attach(&mut queue, 2_000_000, "c");
+                queue.apply(&meta(2_000_001), Command::Remove { consumer: key.into() }, &mut Effects::new())
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+fn classic_apply(c: &mut Criterion) {
+    let mut group = c.benchmark_group("classic");
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("enqueue, deliver, settle", |b| {
+        let (mut queue, mut fx, message) = (classic::Queue::new(1), classic::Effects::new(), message(12));
+        let attach = classic::Attach {
+            consumer: id("c"),
+            prefetch: 1000,
+            exclusive: false,
+            priority: 0,
+            meta: ConsumerMeta { ack: true, ..ConsumerMeta::default() },
+        };
+        queue.apply(1, classic::Command::Attach(Box::new(attach)), &mut fx);
+        fx.clear();
+        b.iter(|| {
+            queue.apply(1, classic::Command::Enqueue { origin: None, message: message.clone() }, &mut fx);
+            let settle = match fx.iter().next() {
+                Some(classic::Effect::Deliver(d)) => {
+                    classic::Command::Settle { consumer: d.key.into(), ids: MsgIds::from(d.messages[0].msg_id) }
+                }
+                other => panic!("{other:?}"),
+            };
+            fx.clear();
+            queue.apply(1, settle, &mut fx)
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, quorum_apply, quorum_snapshot, classic_apply);
+criterion_main!(benches);

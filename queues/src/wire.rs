@@ -89,18 +89,30 @@ impl<'a> Reader<'a> {
     }
 
     pub fn varint(&mut self) -> Result<u64, DecodeError> {
+        match self.data.get(self.at) {
+            Some(byte) if *byte < 0x80 => {
+                self.at += 1;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
-            if shift == 63 && byte > 1 {
-                break;
+        let mut shift = 0;
+        for (i, byte) in self.data[self.at..].iter().enumerate() {
+            if shift == 63 && *byte > 1 {
+                return Err(DecodeError::Value("integer"));
             }
             value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
+            if *byte < 0x80 {
+                self.at += i + 1;
                 return Ok(value);
             }
+            shift += 7;
         }
-        Err(DecodeError::Value("integer"))
+        Err(DecodeError::Truncated)
     }
 
     pub fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
@@ -133,11 +145,9 @@ impl<'a> Reader<'a> {
         Ok(range)
     }
 
-    /// Where all that is left is.
-    pub fn rest(&mut self) -> Range<usize> {
-        let range = self.at..self.data.len();
-        self.at = range.end;
-        range
+    /// How far it has read.
+    pub fn position(&self) -> usize {
+        self.at
     }
 
     pub fn session(&mut self) -> Result<SessionRef, DecodeError> {

@@ -23,7 +23,7 @@
 //! bytes). A consumer ref is 0 and a key, or 1 and a consumer id. Ids are a count of runs, then for each its start as a
 //! signed distance from the end of the run before, and its length.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use warren_proto::ids::{MachineVersion, NodeId};
 
 use super::command::{Attach, Command, Enqueue, Mode};
@@ -122,7 +122,11 @@ pub(super) fn encode(command: &Command, version: MachineVersion, out: &mut Bytes
     }
 }
 
-pub(super) fn decode(version: MachineVersion, bytes: Bytes) -> Result<Command, DecodeError> {
+pub(super) fn decode(version: MachineVersion, mut bytes: Bytes) -> Result<Command, DecodeError> {
+    if bytes.first() == Some(&ENQUEUE) {
+        bytes.advance(1);
+        return enqueue(bytes).map(Command::Enqueue);
+    }
     let mut r = Reader::new(&bytes);
     let tag = r.u8()?;
     if matches!(tag, RETURN_FAILED | CONSUMER_DISCONNECTED) && version < MV2 {
@@ -130,7 +134,6 @@ pub(super) fn decode(version: MachineVersion, bytes: Bytes) -> Result<Command, D
     }
     let command = match tag {
         REGISTER => Command::RegisterEnqueuer { session: r.session()? },
-        ENQUEUE => Command::Enqueue(enqueue(&mut r, &bytes)?),
         ATTACH => Command::Attach(Box::new(attach(&mut r, &bytes)?)),
         DEQUEUE | DEQUEUE_SETTLED => {
             Command::Dequeue { consumer: consumer_id(&mut r, &bytes)?, settled: tag == DEQUEUE_SETTLED }
@@ -164,10 +167,11 @@ pub(super) fn decode(version: MachineVersion, bytes: Bytes) -> Result<Command, D
 /// command is another one.
 pub fn stored_message(command: &Bytes) -> Option<StoredMessage> {
     let mut r = Reader::new(command);
-    match r.u8() {
-        Ok(ENQUEUE) => enqueue(&mut r, command).ok().map(|enqueue| enqueue.message),
-        _ => None,
+    if r.u8() != Ok(ENQUEUE) {
+        return None;
     }
+    let (_, _, meta_size) = enqueue_head(&mut r).ok()?;
+    StoredMessage::new(meta_size, command.slice(r.position()..))
 }
 
 fn put_enqueue(out: &mut BytesMut, enqueue: &Enqueue) {
@@ -200,7 +204,8 @@ pub(super) fn put_publish(out: &mut BytesMut, origin: Origin, meta: &[u8], body:
     out.extend_from_slice(body);
 }
 
-fn enqueue(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Enqueue, DecodeError> {
+/// The fields before the container: origin, delivery count, meta size.
+fn enqueue_head(r: &mut Reader<'_>) -> Result<(Option<Origin>, u32, u32), DecodeError> {
     let flags = r.u8()?;
     if flags & !(WITH_ORIGIN | WITH_DELIVERY_COUNT) != 0 {
         return Err(DecodeError::Value("enqueue flags"));
@@ -213,8 +218,16 @@ fn enqueue(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Enqueue, DecodeError> {
         0 => 0,
         _ => r.u32("delivery count")?,
     };
-    let meta_size = r.u32("meta size")?;
-    let message = StoredMessage::new(meta_size, bytes.slice(r.rest())).ok_or(DecodeError::Truncated)?;
+    Ok((origin, delivery_count, r.u32("meta size")?))
+}
+
+/// Reads an enqueue after its tag.
+fn enqueue(mut bytes: Bytes) -> Result<Enqueue, DecodeError> {
+    let mut r = Reader::new(&bytes);
+    let (origin, delivery_count, meta_size) = enqueue_head(&mut r)?;
+    let head = r.position();
+    bytes.advance(head);
+    let message = StoredMessage::new(meta_size, bytes).ok_or(DecodeError::Truncated)?;
     Ok(Enqueue { origin, delivery_count, message })
 }
 

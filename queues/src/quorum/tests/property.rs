@@ -89,7 +89,7 @@ fn command(op: &Op, model: &Model) -> Command {
             attach(&id(*s, format!("c{}", tag % 2)), u32::from(*prefetch), i32::from(*priority))
         }
         Op::Get(s, tag, settled) => {
-            Command::Dequeue { consumer: id(*s, format!("{}", if *tag < 200 { "g" } else { "c0" })), settled: *settled }
+            Command::Dequeue { consumer: id(*s, String::from(if *tag < 200 { "g" } else { "c0" })), settled: *settled }
         }
         Op::Outcome(c, by_id, runs, outcome) => {
             let consumer = some_consumer(model, *c, *by_id);
