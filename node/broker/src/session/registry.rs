@@ -161,11 +161,11 @@ impl Sessions {
         self.shard(session.id).lock().remove(&session.id);
     }
 
-    /// Whether a session of this process is still there.
+    /// Whether a session of this process is still there. Session 0 stands for the node itself and always is.
     pub fn contains(&self, session: SessionRef) -> bool {
         session.node == self.me
             && session.incarnation == self.incarnation
-            && self.shard(session.id).lock().contains_key(&session.id)
+            && (session.id == 0 || self.shard(session.id).lock().contains_key(&session.id))
     }
 
     /// Adds a connection to those that hear node and close events.
