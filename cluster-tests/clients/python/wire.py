@@ -75,6 +75,7 @@ class Wire:
         self.socket.settimeout(timeout)
         self.socket.connect((scenario.HOST, port))
         self._buffer = b""
+        self._sending = threading.Lock()
 
     def __enter__(self):
         return self
@@ -85,7 +86,8 @@ class Wire:
     def send(self, data):
         """Sends; a server that has already hung up is no error here, the answer tells."""
         try:
-            self.socket.sendall(data)
+            with self._sending:
+                self.socket.sendall(data)
         except OSError:
             pass
 
