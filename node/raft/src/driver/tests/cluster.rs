@@ -12,7 +12,9 @@ use warren_proto::peer::RaftMessage;
 use super::machine::{Ask, TestMachine};
 use crate::driver::config::mix;
 use crate::driver::mem_store::MemStore;
-use crate::driver::{Driver, DriverConfig, EntryCache, Event, GroupSpec, GroupStatus, Lane, Output, WorkDone};
+use crate::driver::{
+    Driver, DriverConfig, EntryCache, Event, GroupSpec, GroupStatus, Lane, MemberChange, Output, WorkDone,
+};
 use crate::log_store::{LogStore, Member, MemberRole, Write};
 use crate::machine::{EntryReader, Role};
 use crate::runtime::perform;
@@ -50,6 +52,10 @@ pub struct Cluster {
     pub record_sent: bool,
     /// Disks that never finish.
     pub stuck: Vec<usize>,
+    /// Disks that take long.
+    pub slow: Vec<usize>,
+    /// Messages overtake each other on one lane and arrive twice, as no TCP does.
+    pub wild: bool,
     /// Digest of everything that happened, in order.
     pub digest: u64,
     seed: u64,
@@ -73,6 +79,8 @@ impl Cluster {
             sent: Vec::new(),
             record_sent: false,
             stuck: Vec::new(),
+            slow: Vec::new(),
+            wild: false,
             digest: 0,
             seed,
             draws: 0,
@@ -108,6 +116,10 @@ impl Cluster {
 
     pub fn create(&mut self, node: usize, members: usize, campaign: bool) {
         let members = self.voters(members);
+        self.create_with(node, members, campaign);
+    }
+
+    fn create_with(&mut self, node: usize, members: Vec<Member>, campaign: bool) {
         let n = &mut self.nodes[node];
         let spec = GroupSpec {
             group: GROUP,
@@ -266,7 +278,8 @@ impl Cluster {
 
     fn submit(&mut self, node: usize, number: u64, writes: Vec<Write>) {
         self.nodes[node].store.submit(number, writes);
-        let (life, ms) = (self.nodes[node].life, 1 + self.draw(8));
+        let most = if self.slow.contains(&node) { 300 } else { 8 };
+        let (life, ms) = (self.nodes[node].life, 1 + self.draw(most));
         self.after(ms, Happening::Synced { node, life });
     }
 
@@ -280,6 +293,15 @@ impl Cluster {
             return;
         }
         let delay = 1 + self.draw(10);
+        if self.wild {
+            let copies = if self.draw(20) == 0 { 2 } else { 1 };
+            for copy in 0..copies {
+                let time = self.now + delay + copy * self.draw(200) + self.draw(30);
+                let message = Box::new(message.clone());
+                self.at(time, Happening::Arrives { to, from: from_id, message });
+            }
+            return;
+        }
         let last = self.links.entry((from, to, lane)).or_default();
         let time = (self.now + delay).max(*last);
         *last = time;
@@ -322,14 +344,93 @@ impl Cluster {
 
     /// All members that are up have applied the same, as far as the leader.
     pub fn wait_equal(&mut self) {
-        self.run_until(30_000, |c| {
-            let Some(leader) = c.leader() else { return false };
-            let Some(want) = c.status(leader) else { return false };
-            (0..c.nodes.len()).filter_map(|n| Some((c.status(n)?, n))).all(|(s, n)| {
-                let member = want.membership.member(c.nodes[n].uid).is_some();
-                !member || (s.applied == want.last_index && c.machine(n).digest == c.machine(leader).digest)
-            })
-        });
+        self.run_until(30_000, Cluster::is_equal);
+    }
+
+    fn is_equal(&self) -> bool {
+        let Some(leader) = self.leader() else { return false };
+        let Some(want) = self.status(leader) else { return false };
+        (0..self.nodes.len()).filter_map(|n| Some((self.status(n)?, n))).all(|(s, n)| {
+            let member = want.membership.member(self.nodes[n].uid).is_some();
+            let same = || self.machine(n).digest == self.machine(leader).digest;
+            !member || (s.applied == want.last_index && same())
+        })
+    }
+
+    /// Starts whatever is down; a member whose creation was lost is created again.
+    pub fn start_all(&mut self) {
+        let count = self.nodes.len();
+        for n in 0..count {
+            if self.nodes[n].driver.is_none() {
+                self.start(n);
+            }
+            if self.status(n).is_none() {
+                let members = match self.leader().and_then(|l| self.status(l)) {
+                    Some(status) => status.membership.members,
+                    None => self.voters(count),
+                };
+                self.create_with(n, members, false);
+            }
+        }
+    }
+
+    /// A node whose member was removed.
+    pub fn outsider(&self) -> Option<usize> {
+        let membership = self.status(self.leader()?)?.membership;
+        (0..self.nodes.len()).find(|n| membership.member(self.nodes[*n].uid).is_none())
+    }
+
+    /// One step of replacing a node's member by a new one: removes it, or where it is removed, adds the next.
+    pub fn replace(&mut self, node: usize) {
+        let Some(leader) = self.leader().filter(|l| *l != node) else { return };
+        let Some(status) = self.status(leader) else { return };
+        let members = status.membership.members;
+        let uid = self.nodes[node].uid;
+        let change = if members.iter().any(|m| m.uid == uid) {
+            if members.len() < 3 {
+                return;
+            }
+            MemberChange::Remove(uid)
+        } else {
+            if self.nodes[node].driver.is_none() {
+                return;
+            }
+            self.driver(node).remove_group(GROUP);
+            self.nodes[node].uid = MemberUid(uid.0 + 100);
+            self.create_with(node, members, false);
+            let role = MemberRole::Promotable { target: 0 };
+            let n = &self.nodes[node];
+            MemberChange::Add(Member { uid: n.uid, node: n.id, role })
+        };
+        self.driver(leader).change_members(GROUP, 0, vec![change]);
+        self.poll(leader);
+    }
+
+    /// As [`wait_equal`](Self::wait_equal), as a result.
+    pub fn run_for_equal(&mut self, ms: u64) -> Result<(), String> {
+        let until = self.now + ms;
+        while !self.is_equal() {
+            if self.now >= until {
+                return Err(format!("no agreement: {:#?}", self.statuses()));
+            }
+            self.run(20);
+        }
+        Ok(())
+    }
+
+    /// At one index, one state: on every member, at any time.
+    pub fn check_states(&self, known: &mut BTreeMap<u64, u64>) -> Result<(), String> {
+        for n in 0..self.nodes.len() {
+            let Some(status) = self.status(n) else { continue };
+            if let Some(reason) = status.stopped {
+                return Err(format!("node {n} stopped: {reason:?}"));
+            }
+            let digest = self.machine(n).digest;
+            if *known.entry(status.applied).or_insert(digest) != digest {
+                return Err(format!("node {n} has another state at {}", status.applied));
+            }
+        }
+        Ok(())
     }
 
     pub fn cut_off(&mut self, node: usize) {
