@@ -138,6 +138,7 @@ pub trait StateMachine: Send + 'static {
         cx: &GroupCx<'_>,
     ) -> Result<(), RestoreError>;
 
-    /// The group is deleted or stopped on this node: answer whoever still waits.
+    /// The group is deleted or stopped on this node: answer whoever still waits. Called once; after a panic too, with
+    /// the state as the panic left it.
     fn stopped(&mut self, cx: &GroupCx<'_>);
 }

@@ -22,7 +22,8 @@ pub struct DriverConfig {
     pub read_deadline_ticks: u64,
     /// Bytes of entries in one append message.
     pub max_append_bytes: u64,
-    /// Append messages on their way to one follower.
+    /// Append messages on their way to one follower. Times the bytes of one: what a follower that catches up is sent,
+    /// and its leader reads from disk, at once.
     pub max_inflight_messages: usize,
     /// Bytes of committed entries applied before other groups get their turn.
     pub max_apply_bytes: u64,
@@ -34,6 +35,8 @@ pub struct DriverConfig {
     pub max_queued_requests: usize,
     /// Bytes of applied entries that a busy group keeps for followers a little behind.
     pub tail_bytes: usize,
+    /// The same for all groups of the driver together: with many busy ones, each keeps less.
+    pub tails_bytes: usize,
     /// Smallest number of reclaimable bytes that makes a snapshot worth its writing.
     pub snapshot_min_bytes: u64,
     /// Largest such number; the threshold is drawn anew between the two for each snapshot, so that groups spread out.
@@ -69,13 +72,14 @@ impl DriverConfig {
             node_down_ticks: 4,
             read_retry_ticks: 3,
             read_deadline_ticks: 100,
-            max_append_bytes: 1 << 20,
-            max_inflight_messages: 256,
+            max_append_bytes: 512 << 10,
+            max_inflight_messages: 32,
             max_apply_bytes: 4 << 20,
             max_uncommitted_entries: 64,
             max_uncommitted_bytes: 16 << 20,
             max_queued_requests: 1 << 16,
             tail_bytes: 8 << 20,
+            tails_bytes: 64 << 20,
             snapshot_min_bytes: 2 << 20,
             snapshot_max_bytes: 10 << 20,
             snapshot_interval_ms: 1000,

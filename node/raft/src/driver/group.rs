@@ -75,6 +75,8 @@ pub(crate) struct Group<M: StateMachine> {
     pub next_machine_tick: u64,
     /// The tick of the last append.
     pub last_append: u64,
+    /// The machine was told that the group stopped.
+    pub stopped: bool,
     /// Whether the driver has it in its list of groups with work.
     pub dirty: bool,
 }
@@ -129,6 +131,7 @@ impl<M: StateMachine> Group<M> {
             installing: None,
             next_machine_tick: 0,
             last_append: shared.tick,
+            stopped: false,
             dirty: false,
         };
         group.raw.raft.skip_bcast_commit(true);
@@ -366,8 +369,7 @@ impl<M: StateMachine> Group<M> {
         self.raw.advance_apply_to(applied);
         self.update_role(shared);
         self.maybe_snapshot(false, shared);
-        let keep = shared.config.tail_bytes;
-        self.raw.mut_store().trim(applied, keep);
+        self.raw.mut_store().trim(applied, shared.tail_keep);
     }
 
     fn apply_entry(&mut self, entry: &eraftpb::Entry, shared: &mut Shared) {
@@ -440,8 +442,10 @@ impl<M: StateMachine> Group<M> {
             self.builder = BatchBuilder::new(self.appended_version);
             self.next_machine_tick = shared.now_ms;
         }
-        let cx = self.cx(shared);
-        self.state.machine.role_changed(&cx);
+        if self.stop.is_none() {
+            let cx = self.cx(shared);
+            self.state.machine.role_changed(&cx);
+        }
         shared.events.push(Event::Role { group: self.id, term, role, leader });
     }
 
@@ -462,6 +466,7 @@ impl<M: StateMachine> Group<M> {
         self.receiving = None;
         self.uncommitted.clear();
         self.changes_lost(shared);
+        self.fail_reads(shared);
         shared.events.push(Event::Stopped { group: self.id, reason: StopReason::Faulted(reason) });
     }
 

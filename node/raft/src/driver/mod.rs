@@ -32,7 +32,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use warren_proto::ids::{GroupId, NodeId};
 
 pub use config::{DriverConfig, Sabotage};
@@ -58,11 +58,14 @@ pub struct Driver<M: StateMachine> {
     /// Writes that are not durable: number, when it was handed out, whose.
     in_flight: VecDeque<(u64, u64, Vec<GroupId>)>,
     early: EarlyMail,
+    /// Groups whose data could not be opened and stays as it is.
+    unopened: FxHashSet<GroupId>,
 }
 
 impl<M: StateMachine> Driver<M> {
     /// A driver without groups.
     pub fn new(config: DriverConfig, store: Arc<dyn LogStore>, cache: Arc<EntryCache>) -> Self {
+        let tail_keep = config.tail_bytes;
         Driver {
             shared: Shared {
                 config,
@@ -78,6 +81,7 @@ impl<M: StateMachine> Driver<M> {
                 messages: Vec::new(),
                 work: Vec::new(),
                 events: Vec::new(),
+                tail_keep,
                 transfers: 0,
             },
             groups: Vec::new(),
@@ -86,6 +90,7 @@ impl<M: StateMachine> Driver<M> {
             dirty: VecDeque::new(),
             in_flight: VecDeque::new(),
             early: EarlyMail::default(),
+            unopened: FxHashSet::default(),
         }
     }
 
@@ -112,6 +117,10 @@ impl<M: StateMachine> Driver<M> {
                 let reason = panic_text(&*panic);
                 tracing::error!(group = group.id.0, applied = group.state.applied, reason, "group stopped");
                 group.fault(reason, shared);
+                // Whoever waits is told, as far as the machine still can.
+                if catch_unwind(AssertUnwindSafe(|| group.stop_machine(shared))).is_err() {
+                    tracing::error!(group = group.id.0, "the stopped machine cannot answer who waits");
+                }
                 None
             }
         }
@@ -145,6 +154,9 @@ impl<M: StateMachine> Driver<M> {
         }
         let tick = self.shared.tick;
         self.early.expire(tick);
+        if tick.is_multiple_of(10) {
+            self.share_tails();
+        }
         for slot in 0..self.groups.len() {
             let look_deeper = (tick + slot as u64).is_multiple_of(10);
             let work = self.guarded(slot, |group, shared| group.tick(look_deeper, shared));
@@ -152,6 +164,14 @@ impl<M: StateMachine> Driver<M> {
                 self.mark(slot);
             }
         }
+    }
+
+    /// Divides the memory for applied entries among the groups that are busy.
+    fn share_tails(&mut self) {
+        let tick = self.shared.tick;
+        let busy = self.groups.iter().flatten().filter(|g| g.is_busy(tick)).count();
+        let config = &self.shared.config;
+        self.shared.tail_keep = (config.tails_bytes / busy.max(1)).min(config.tail_bytes);
     }
 
     /// Writes up to `number` are durable.

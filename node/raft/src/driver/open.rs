@@ -59,7 +59,7 @@ pub enum OpenError {
 impl<M: StateMachine> Driver<M> {
     /// Creates a local member. It takes part once its record is durable.
     pub fn create_group(&mut self, spec: GroupSpec<M>) -> Result<(), OpenError> {
-        if self.index.contains_key(&spec.group) {
+        if self.index.contains_key(&spec.group) || self.unopened.contains(&spec.group) {
             return Err(OpenError::Exists);
         }
         if spec.me.0 == 0 || spec.members.iter().any(|m| m.uid.0 == 0) || spec.members.is_empty() {
@@ -103,11 +103,21 @@ impl<M: StateMachine> Driver<M> {
     }
 
     /// Opens a member from disk: restores its snapshot and replays what is known to be committed, without effects.
-    /// Reads the store, so it takes as long as that does.
+    /// Reads the store, so it takes as long as that does. On an error the data stays as it is, and its group cannot be
+    /// created, only removed.
     pub fn recover(&mut self, record: GroupRecord, machine: M) -> Result<(), OpenError> {
         if self.index.contains_key(&record.group) {
             return Err(OpenError::Exists);
         }
+        let group = record.group;
+        let recovered = self.try_recover(record, machine);
+        if recovered.is_err() {
+            self.unopened.insert(group);
+        }
+        recovered
+    }
+
+    fn try_recover(&mut self, record: GroupRecord, machine: M) -> Result<(), OpenError> {
         let (store, cache) = (self.shared.store.clone(), self.shared.cache.clone());
         let cx = GroupCx {
             group: record.group,
@@ -198,6 +208,10 @@ impl<M: StateMachine> Driver<M> {
 
     /// Takes a group out and deletes its data. False: no such group.
     pub fn remove_group(&mut self, group: GroupId) -> bool {
+        if self.unopened.remove(&group) {
+            self.shared.write(group, Write::Delete(group));
+            return true;
+        }
         let Some(slot) = self.index.get(&group).copied() else { return false };
         self.guarded(slot, |g, shared| g.stop_machine(shared));
         self.index.remove(&group);
@@ -221,6 +235,7 @@ impl<M: StateMachine> Group<M> {
         self.stop = Some(StopReason::BlockedOnVersion(version.0));
         let reason = StopReason::BlockedOnVersion(version.0);
         shared.events.push(Event::Stopped { group: self.id, reason });
+        self.stop_machine(shared);
     }
 
     /// The log ends before something that this member once acknowledged.
@@ -233,13 +248,15 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
-    fn stop_machine(&mut self, shared: &mut Shared) {
-        if self.is_faulted() {
+    /// Tells the machine, once, that the group is over here, and gives back what waits.
+    pub fn stop_machine(&mut self, shared: &mut Shared) {
+        if std::mem::replace(&mut self.stopped, true) {
             return;
         }
         self.role = Role::Follower;
         self.leader = None;
         self.changes_lost(shared);
+        self.fail_reads(shared);
         self.refuse_waiting(shared);
         let cx = self.cx(shared);
         self.state.machine.stopped(&cx);

@@ -105,6 +105,16 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
+    /// The group stops: nobody will confirm anything.
+    pub fn fail_reads(&mut self, shared: &mut Shared) {
+        let group = self.id;
+        let reads = &mut self.reads;
+        let asked = reads.asked.drain(..).flat_map(|a| a.reads);
+        let confirmed = reads.confirmed.drain(..).flat_map(|(_, r)| r);
+        let all = reads.waiting.drain(..).chain(asked).chain(confirmed);
+        shared.events.extend(all.map(|r| Event::Read { group, ctx: r.ctx, index: None }));
+    }
+
     /// Repeats requests without an answer, and gives up on old ones.
     pub fn tick_reads(&mut self, shared: &mut Shared) {
         let reads = &mut self.reads;

@@ -152,12 +152,17 @@ impl<M: StateMachine> Group<M> {
             self.maybe_promote();
             self.maybe_raise_version();
             self.maybe_snapshot(false, shared);
-            if shared.tick - self.last_append > IDLE_TICKS {
+            if !self.is_busy(shared.tick) {
                 let applied = self.state.applied;
                 self.raw.mut_store().trim(applied, 0);
             }
         }
         self.raw.has_ready() || self.has_waiting()
+    }
+
+    /// Whether anything was appended lately.
+    pub fn is_busy(&self, tick: u64) -> bool {
+        tick - self.last_append <= IDLE_TICKS
     }
 
     fn has_waiting(&self) -> bool {

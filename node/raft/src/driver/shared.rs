@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub messages: Vec<Outgoing>,
     pub work: Vec<Work>,
     pub events: Vec<Event>,
+    /// Bytes of applied entries that a group keeps, for now.
+    pub tail_keep: usize,
     /// Source of transfer numbers.
     pub transfers: u64,
 }

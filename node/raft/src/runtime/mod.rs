@@ -136,6 +136,16 @@ struct Inner<M: StateMachine> {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+impl<M: StateMachine> Drop for Inner<M> {
+    fn drop(&mut self) {
+        // The last handle is gone: the threads end by themselves. A mailbox that stays full for so long has a shard
+        // that waits for a disk that does not answer.
+        for mailbox in &self.mailboxes {
+            let _ = mailbox.send_timeout(Mail::Stop, Duration::from_secs(1));
+        }
+    }
+}
+
 /// Counters since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostStats {
