@@ -207,7 +207,9 @@ impl Batch<'_> {
     }
 
     fn append(&mut self, store: &RocksStore, group: GroupId, entries: &[Entry]) -> Result<(), StoreError> {
-        let Some(first) = entries.first().map(|e| e.index) else { return Ok(()) };
+        let Some(first) = entries.first().map(|e| e.index) else {
+            return Ok(());
+        };
         let index = self.index(store, group)?;
         if first <= index.floor || first > index.last() + 1 {
             let (floor, last) = (index.floor, index.last());
@@ -376,7 +378,9 @@ impl Batch<'_> {
     }
 
     fn delete(&mut self, store: &RocksStore, group: GroupId) -> Result<(), StoreError> {
-        let Ok(index) = self.index(store, group).map(|i| i.clone()) else { return Ok(()) };
+        let Ok(index) = self.index(store, group).map(|i| i.clone()) else {
+            return Ok(());
+        };
         // The tombstone first. All of it becomes durable at once, so nothing is ever half deleted; the tombstone stays
         // until the segments that the group's data may be in are gone.
         let tombstone = StoredTombstone { segment: self.writer.open };

@@ -31,12 +31,16 @@ impl RocksStore {
         group: GroupId,
         attempt: impl Fn(&Index) -> Result<Outcome<T>, StoreError>,
     ) -> Result<T, StoreError> {
-        let Some(mut index) = self.index(group) else { return Ok(T::default()) };
+        let Some(mut index) = self.index(group) else {
+            return Ok(T::default());
+        };
         for _ in 0..ATTEMPTS {
             let missing = match attempt(&index)? {
                 Outcome::Done(result) => return Ok(result),
                 Outcome::Missing(missing) => missing,
             };
+            // The batch that removed the key may be durable and its index not published yet: wait for that writer.
+            drop(self.writer.lock());
             match self.index(group) {
                 None => return Ok(T::default()),
                 Some(now) if Arc::ptr_eq(&now, &index) => {
@@ -61,7 +65,9 @@ impl RocksStore {
             let mut out: Vec<Entry> = Vec::new();
             let mut bytes = 0;
             while let Some(next) = Some(out.last().map_or(from, |e| e.index + 1)).filter(|n| *n < to) {
-                let Some(run) = index.run_of(next) else { return Ok(Outcome::Missing(next)) };
+                let Some(run) = index.run_of(next) else {
+                    return Ok(Outcome::Missing(next));
+                };
                 let last = run.last.min(to - 1);
                 let before = out.len();
                 let mut full = false;
@@ -128,7 +134,9 @@ impl RocksStore {
                 wanted.iter().map(|(_, key)| key.encode(&mut [0; ENTRY_KEY + 8]).to_vec()).collect();
             let found = self.db.batched_multi_get_cf(self.family(keys::LOG)?, &keys, false);
             for ((at, key), value) in wanted.into_iter().zip(found) {
-                let Some(value) = value.map_err(read_error)? else { return Ok(Outcome::Missing(key.index)) };
+                let Some(value) = value.map_err(read_error)? else {
+                    return Ok(Outcome::Missing(key.index));
+                };
                 let (kind, data) = values::entry(Bytes::copy_from_slice(&value))?;
                 out[at] = Some(Entry { index: key.index, term: key.term, kind, data });
             }
@@ -141,14 +149,18 @@ impl RocksStore {
     pub(super) fn read_snapshot(&self, group: GroupId) -> Result<Option<(SnapshotMeta, Bytes)>, StoreError> {
         // The records and the chunks of one snapshot: both go when the next replaces them, so read until they agree.
         for _ in 0..ATTEMPTS {
-            let Some(stored) = stored_snapshot(&self.db, group)? else { return Ok(None) };
+            let Some(stored) = stored_snapshot(&self.db, group)? else {
+                return Ok(None);
+            };
             let read = read_live(&self.db, group, &stored).and_then(|live| {
                 let state = chunks(&self.db, group, stored.index, Chunk::State, stored.state_chunks, stored.state_len)?;
                 Ok((live, state))
             });
             let (live, state) = match read {
                 Ok(read) => read,
-                Err(_) if stored_snapshot(&self.db, group)?.is_none_or(|now| now.index != stored.index) => continue,
+                Err(_) if stored_snapshot(&self.db, group)?.is_none_or(|now| now.index != stored.index) => {
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             if crc32c::crc32c(&state) != stored.state_crc {
@@ -231,7 +243,9 @@ fn chunks(db: &DB, group: GroupId, snapshot: u64, kind: Chunk, count: u32, len: 
             Some((version, _)) => {
                 return Err(corrupt(format_args!("group {group}: a snapshot chunk has unknown version {version}")));
             }
-            None => return Err(corrupt(format_args!("group {group}: chunk {number} of the snapshot is missing"))),
+            None => {
+                return Err(corrupt(format_args!("group {group}: chunk {number} of the snapshot is missing")));
+            }
         }
     }
     if out.len() as u64 != len {

@@ -33,7 +33,7 @@ pub(super) fn recover(db: &DB) -> Result<Recovered, StoreError> {
         groups.insert(group, floor_of(db, group)?);
     }
     let mut segments = closed_segments(db)?;
-    rows(db, &segments, &mut groups)?;
+    let stale = rows(db, &segments, &mut groups)?;
     let scanned = scan_unclosed(db, &mut segments, &mut groups)?;
     for (group, index) in &mut groups {
         settle(*group, index)?;
@@ -45,7 +45,7 @@ pub(super) fn recover(db: &DB) -> Result<Recovered, StoreError> {
             }
         }
     }
-    close_scanned(db, &scanned, &segments, &groups)?;
+    write_rows(db, &scanned, &stale, &segments, &groups)?;
     let open = segments.last_key_value().map_or(1, |(n, _)| n + 1);
     segments.insert(open, Segment::default());
     let groups = groups.into_iter().map(|(group, index)| (group, Arc::new(index))).collect();
@@ -71,7 +71,9 @@ fn check_layout(db: &DB) -> Result<(), StoreError> {
 
 /// A group's index with its floor and no entries yet.
 fn floor_of(db: &DB, group: GroupId) -> Result<Index, StoreError> {
-    let Some(stored) = stored_snapshot(db, group)? else { return Ok(Index::default()) };
+    let Some(stored) = stored_snapshot(db, group)? else {
+        return Ok(Index::default());
+    };
     let live = read_live(db, group, &stored)?;
     if live.last().is_some_and(|r| *r.end() > stored.index) {
         return Err(corrupt(format_args!("group {group}: a live range lies above its snapshot")));
@@ -98,11 +100,20 @@ fn closed_segments(db: &DB) -> Result<BTreeMap<u32, Segment>, StoreError> {
     Ok(segments)
 }
 
-fn rows(db: &DB, segments: &BTreeMap<u32, Segment>, groups: &mut FxHashMap<GroupId, Index>) -> Result<(), StoreError> {
+/// Reads what closed segments hold. Answers the rows that say more than the index: of segments that were dropped, of
+/// groups that were deleted, and with entries that were staged for nothing.
+fn rows(
+    db: &DB,
+    segments: &BTreeMap<u32, Segment>,
+    groups: &mut FxHashMap<GroupId, Index>,
+) -> Result<Vec<(u32, GroupId)>, StoreError> {
+    let mut stale = Vec::new();
     for_each(db, keys::META, keys::ALL_RUNS, |key, value| {
         let (segment, group) = keys::parse_runs(key).ok_or_else(|| corrupt("a row's key has the wrong length"))?;
-        // Rows outlive a segment that was dropped, or a group that was deleted, only if the process ended in between.
-        let Some(index) = groups.get_mut(&group).filter(|_| segments.contains_key(&segment)) else { return Ok(()) };
+        let Some(index) = groups.get_mut(&group).filter(|_| segments.contains_key(&segment)) else {
+            stale.push((segment, group));
+            return Ok(());
+        };
         let stored: StoredRuns = values::parse_message("segment row", value)?;
         for run in stored.runs {
             if run.first == 0 || run.first > run.last {
@@ -111,10 +122,13 @@ fn rows(db: &DB, segments: &BTreeMap<u32, Segment>, groups: &mut FxHashMap<Group
             let run = Run { first: run.first, last: run.last, term: run.term, segment, staged: run.staged };
             if counts(index, &run) {
                 index.runs.push(run);
+            } else if stale.last() != Some(&(segment, group)) {
+                stale.push((segment, group));
             }
         }
         Ok(())
-    })
+    })?;
+    Ok(stale)
 }
 
 /// Entries staged for a snapshot that was not installed are no part of the log.
@@ -184,28 +198,34 @@ fn settle(group: GroupId, index: &mut Index) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Makes the scanned segments closed ones.
-fn close_scanned(
+/// Makes the scanned segments closed ones, and stale rows say what the index does: the same snapshot may be received
+/// again, and then its leftovers would count.
+fn write_rows(
     db: &DB,
     scanned: &[u32],
+    stale: &[(u32, GroupId)],
     segments: &BTreeMap<u32, Segment>,
     groups: &FxHashMap<GroupId, Index>,
 ) -> Result<(), StoreError> {
-    if scanned.is_empty() {
-        return Ok(());
-    }
     let meta = family(db, keys::META)?;
     let mut batch = WriteBatch::default();
-    for segment in scanned {
-        let count = segments.get(segment).copied().unwrap_or_default();
-        let value = values::message(&StoredSegment { entries: count.entries, bytes: count.bytes });
-        batch.put_cf(meta, keys::segment(*segment), value);
-        for (group, index) in groups {
-            let row = stored_runs(index, *segment);
-            if !row.runs.is_empty() {
-                batch.put_cf(meta, keys::runs(*segment, *group), values::message(&row));
-            }
+    let row = |batch: &mut WriteBatch, segment: u32, group: GroupId| {
+        let row = groups.get(&group).map(|index| stored_runs(index, segment)).unwrap_or_default();
+        match row.runs.is_empty() {
+            true => batch.delete_cf(meta, keys::runs(segment, group)),
+            false => batch.put_cf(meta, keys::runs(segment, group), values::message(&row)),
         }
+    };
+    for &segment in scanned {
+        let count = segments.get(&segment).copied().unwrap_or_default();
+        let value = values::message(&StoredSegment { entries: count.entries, bytes: count.bytes });
+        batch.put_cf(meta, keys::segment(segment), value);
+        let here = groups.iter().filter(|(_, index)| index.runs.iter().any(|r| r.segment == segment));
+        here.for_each(|(group, _)| row(&mut batch, segment, *group));
+    }
+    stale.iter().for_each(|(segment, group)| row(&mut batch, *segment, *group));
+    if batch.is_empty() {
+        return Ok(());
     }
     let mut options = WriteOptions::default();
     options.set_sync(true);

@@ -255,6 +255,61 @@ fn staged_entries_survive_the_close_of_their_segment() {
 }
 
 #[test]
+fn a_transfer_that_a_crash_cut_off_leaves_nothing_that_the_next_one_would_meet() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir);
+    store.write(&[Write::Create(record(G))]).unwrap();
+    for first in (1..100).step_by(10) {
+        store.stage(G, 500, &entries(first..=first + 9, 1, 2000)).unwrap();
+    }
+    assert!(store.usage().segments > 2);
+    drop(store);
+    let store = open(&dir);
+    assert_eq!(store.usage().alive, 0);
+    store.stage(G, 500, &entries(1..=100, 1, 2000)).unwrap();
+    store.write(&[Write::Install(G, snapshot(500, 2, vec![1..=100], b"s"), Bytes::from_static(b"s"))]).unwrap();
+    let before = dump(&store, G);
+    drop(store);
+    let store = open(&dir);
+    assert_eq!(dump(&store, G), before);
+    store.maintain().unwrap();
+    assert_eq!(dump(&store, G), before);
+}
+
+/// Readers never take an entry that is dying for one that is lost.
+#[test]
+fn reading_goes_on_while_entries_die() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir);
+    store.write(&[Write::Create(record(G))]).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let last = store.index(G).unwrap().last();
+                    let indexes: Vec<u64> = (last.saturating_sub(60)..=last).collect();
+                    for entry in store.read(G, &indexes).unwrap().into_iter().flatten() {
+                        assert_eq!(entry, super::tests::entry(entry.index, 1, 500));
+                    }
+                    store.entries(G, last.saturating_sub(50), last, u64::MAX).unwrap();
+                }
+            });
+        }
+        for i in 1..300 {
+            append(&store, G, entries(i * 10 - 9..=i * 10, 1, 500));
+            let live = if i % 3 == 0 { vec![i * 5..=i * 5] } else { vec![] };
+            let meta = snapshot(i * 10 - 5, 1, live, b"s");
+            store.write(&[Write::Snapshot(G, meta, Bytes::from_static(b"s"))]).unwrap();
+            if i % 20 == 0 {
+                store.maintain().unwrap();
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn a_deleted_group_leaves_nothing_and_may_be_made_again() {
     let dir = TempDir::new().unwrap();
     let store = open(&dir);
@@ -290,7 +345,15 @@ fn segments_close_and_their_files_go_when_they_are_dead() {
         }
     }
     assert!(store.usage().segments > 20);
+    let names = |level| -> Vec<String> {
+        let files = store.db.live_files().unwrap().into_iter();
+        files.filter(|f| f.column_family_name == keys::LOG && f.level == level).map(|f| f.name).collect()
+    };
+    store.await_flush().unwrap();
+    let flushed = names(0);
     store.maintain().unwrap();
+    let moved = names(1);
+    assert!(!flushed.is_empty() && flushed.iter().all(|f| moved.contains(f)), "files were rewritten");
     let full = disk_usage(&dir);
     assert!(full > 5 << 20, "{full}");
     // Every entry is where it was, in files that were moved and not rewritten.
@@ -584,6 +647,37 @@ fn how_fast_batches_are_written() {
             }
         }
     }
+}
+
+/// `cargo test --release -p warren-raft storage -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn how_much_memory_an_idle_store_takes() {
+    let rss = || {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        status.lines().find(|l| l.starts_with("VmRSS")).unwrap_or_default().to_owned()
+    };
+    let dirs = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    println!("nothing open: {}", rss());
+    let queues = RocksStore::open(dirs.0.path(), StoreConfig::queues()).unwrap();
+    let metadata = RocksStore::open(dirs.1.path(), StoreConfig::metadata()).unwrap();
+    metadata.write(&[Write::Create(record(GroupId(1)))]).unwrap();
+    println!("two stores: {}, {} + {} KiB on disk", rss(), disk_usage(&dirs.0) >> 10, disk_usage(&dirs.1) >> 10);
+    let groups: Vec<_> = (1..=10_000).map(|g| Write::Create(record(GroupId(g)))).collect();
+    queues.write(&groups).unwrap();
+    println!("and 10,000 groups: {}", rss());
+    for first in (1..6000).step_by(100) {
+        append(&queues, GroupId(1), entries(first..=first + 99, 1, 100_000));
+    }
+    println!("after 600 MB: {}, {} MiB on disk", rss(), disk_usage(&dirs.0) >> 20);
+    queues.write(&[Write::Snapshot(GroupId(1), snapshot(6000, 1, vec![], b"s"), Bytes::from_static(b"s"))]).unwrap();
+    {
+        let mut writer = queues.writer.lock();
+        writer.idle_mark = (Instant::now() - Duration::from_secs(61), writer.unflushed);
+    }
+    queues.maintain().unwrap();
+    queues.maintain().unwrap();
+    println!("drained and idle: {}, {} MiB on disk, {:?}", rss(), disk_usage(&dirs.0) >> 20, queues.usage());
 }
 
 fn cpu_seconds() -> f64 {

@@ -39,7 +39,9 @@ struct OnDisk {
 
 impl RocksStore {
     pub(super) fn run_upkeep(&self) -> Result<(), StoreError> {
-        let Some(_alone) = self.upkeep.try_lock() else { return Ok(()) };
+        let Some(_alone) = self.upkeep.try_lock() else {
+            return Ok(());
+        };
         let idle = self.close_if_idle()?;
         if idle {
             self.await_flush()?;
@@ -91,7 +93,7 @@ impl RocksStore {
         Ok(count.unwrap_or(0))
     }
 
-    fn await_flush(&self) -> Result<(), StoreError> {
+    pub(super) fn await_flush(&self) -> Result<(), StoreError> {
         let began = Instant::now();
         while self.unflushed_memtables()? > 0 && began.elapsed() < FLUSH_WAIT {
             std::thread::sleep(Duration::from_millis(10));
@@ -171,7 +173,9 @@ impl RocksStore {
         let log = self.family(keys::LOG)?;
         for level in 0..2 {
             for file in self.log_files()?.iter().filter(|f| f.level == level) {
-                let Some((first, last)) = unknown(file) else { continue };
+                let Some((first, last)) = unknown(file) else {
+                    continue;
+                };
                 if level == 0 {
                     // Files cannot be dropped from level 0.
                     self.compact(first, last)?;
@@ -240,8 +244,12 @@ impl RocksStore {
     fn copy_some(&self, group: GroupId, segment: u32) -> Result<u64, StoreError> {
         let mut bytes = 0;
         self.in_batch(false, |store, batch| {
-            let Ok(index) = batch.index(store, group).cloned() else { return Ok(()) };
-            let Some(run) = index.runs.iter().find(|r| r.segment == segment).copied() else { return Ok(()) };
+            let Ok(index) = batch.index(store, group).cloned() else {
+                return Ok(());
+            };
+            let Some(run) = index.runs.iter().find(|r| r.segment == segment).copied() else {
+                return Ok(());
+            };
             let mut entries: Vec<Entry> = Vec::new();
             for range in index.alive_within(run.first, run.last) {
                 if bytes >= COPY_BATCH {

@@ -118,7 +118,9 @@ pub(super) fn parse_membership(m: StoredMembership) -> Result<Membership, StoreE
             StoredRole::Voter => MemberRole::Voter,
             StoredRole::Promotable => MemberRole::Promotable { target: m.target },
             StoredRole::NonVoter => MemberRole::NonVoter,
-            StoredRole::Unknown => return Err(corrupt(format_args!("member {} has an unknown role", m.uid))),
+            StoredRole::Unknown => {
+                return Err(corrupt(format_args!("member {} has an unknown role", m.uid)));
+            }
         };
         Ok(Member { uid: MemberUid(m.uid), node: NodeId(m.node), role })
     };

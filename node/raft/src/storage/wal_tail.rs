@@ -13,17 +13,20 @@ use std::path::{Path, PathBuf};
 
 const BLOCK: usize = 32 << 10;
 const HEADER: usize = 7;
-const FULL: u8 = 1;
 const FIRST: u8 = 2;
 const MIDDLE: u8 = 3;
 const LAST: u8 = 4;
 
 /// Cuts the tail where it is torn and no more; answers whether it did.
 pub(super) fn cut_torn_tail(database: &Path) -> io::Result<bool> {
-    let Some(path) = newest_log(database)? else { return Ok(false) };
+    let Some(path) = newest_log(database)? else {
+        return Ok(false);
+    };
     let mut bytes = Vec::new();
     File::open(&path)?.read_to_end(&mut bytes)?;
-    let Some(end) = torn_after(&bytes) else { return Ok(false) };
+    let Some(end) = torn_after(&bytes) else {
+        return Ok(false);
+    };
     tracing::warn!(file = %path.display(), length = bytes.len(), end, "cutting a torn record off the end of the log");
     let file = OpenOptions::new().write(true).open(&path)?;
     file.set_len(end as u64)?;
@@ -36,7 +39,9 @@ fn newest_log(database: &Path) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(database)? {
         let path = entry?.path();
         let number = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".log"));
-        let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else { continue };
+        let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else {
+            continue;
+        };
         // An empty file is created before the one before it is full of what matters.
         let filled = fs::metadata(&path)?.len() > 0;
         if filled && newest.as_ref().is_none_or(|(n, _)| number > *n) {
@@ -116,6 +121,8 @@ fn torn_after(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FULL: u8 = 1;
 
     fn put(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
         let left = BLOCK - out.len() % BLOCK;

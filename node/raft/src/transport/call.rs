@@ -197,7 +197,9 @@ pub async fn client_call(
 ) -> Result<CallReplies, CallError> {
     let deadline = Instant::now() + timeout;
     let dialed = match &target {
-        CallTarget::Node(node) => return Err(CallError::Unreachable(format!("no address known for node {node}"))),
+        CallTarget::Node(node) => {
+            return Err(CallError::Unreachable(format!("no address known for node {node}")));
+        }
         CallTarget::Address(address) => {
             within(deadline, timeout, dial::tcp(address, secret, &Identity::client())).await?
         }

@@ -231,7 +231,9 @@ impl Stream for LaneStream {
             }
             std::mem::swap(&mut state.waiting, &mut this.taken);
         }
-        let Some((frame, len)) = this.taken.pop_front() else { return Poll::Pending };
+        let Some((frame, len)) = this.taken.pop_front() else {
+            return Poll::Pending;
+        };
         this.outbox.frames.fetch_sub(1, Ordering::Relaxed);
         this.outbox.bytes.fetch_sub(len, Ordering::Relaxed);
         Poll::Ready(Some(frame))

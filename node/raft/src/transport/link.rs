@@ -188,7 +188,9 @@ impl Complaint {
             DialError::Unreachable(why) if lane == Lane::Control => {
                 info!(peer = %link.name, address = %link.address, reason = %why, "peer unreachable, redialling");
             }
-            DialError::Unreachable(why) => debug!(peer = %link.name, ?lane, reason = %why, "lane refused"),
+            DialError::Unreachable(why) => {
+                debug!(peer = %link.name, ?lane, reason = %why, "lane refused")
+            }
         }
         self.last = Some((text, Instant::now()));
     }

@@ -205,7 +205,9 @@ impl PeerService {
             if matches!(frame.kind, Some(frame::Kind::Beat(_) | frame::Kind::Open(_)) | None) {
                 continue;
             }
-            let Some(handler) = self.inner.handler(lane) else { continue };
+            let Some(handler) = self.inner.handler(lane) else {
+                continue;
+            };
             let current = inlet.current.lock();
             if *current != mine {
                 break;

@@ -286,7 +286,9 @@ impl Transport {
                 let dialed = call::within(deadline, timeout, dialing).await?;
                 return call::start(dialed, method, payload, deadline, timeout).await;
             }
-            CallTarget::Unix(_) => return client_call(target, &inner.secret, method, payload, timeout).await,
+            CallTarget::Unix(_) => {
+                return client_call(target, &inner.secret, method, payload, timeout).await;
+            }
         };
         let link = inner.links.read().get(&node).cloned();
         let link = link.ok_or_else(|| CallError::Unreachable(format!("no address known for node {node}")))?;

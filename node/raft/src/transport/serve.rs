@@ -96,7 +96,9 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     for stale in [&early, path] {
         match std::fs::symlink_metadata(stale) {
             Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(stale)?,
-            Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists and is not a socket")),
+            Ok(_) => {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "exists and is not a socket"));
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
         }
