@@ -136,8 +136,8 @@ pub enum Write {
     Membership(GroupId, Membership),
     /// Stores a snapshot taken here: the log's floor rises to its index, entries at or below it that are not live may go.
     Snapshot(GroupId, SnapshotMeta, Bytes),
-    /// Stores a snapshot received from the leader: as `Snapshot`, and the log above it is emptied. The live entries were
-    /// written before through [`LogStore::stage`].
+    /// Stores a snapshot received from the leader in place of everything that was there. All of its live entries were
+    /// written before through [`LogStore::stage`], those included that the member had already.
     Install(GroupId, SnapshotMeta, Bytes),
     /// Deletes the member: a tombstone first, then its data.
     Delete(GroupId),

@@ -71,6 +71,8 @@ pub(crate) struct Group<M: StateMachine> {
     pub sending: Vec<Sending>,
     pub receiving: Option<Receiving>,
     pub installing: Option<Installing>,
+    /// A live entry was missing here when a snapshot was received.
+    pub lacks_live: bool,
     /// When the machine's timer is due next.
     pub next_machine_tick: u64,
     /// The tick of the last append.
@@ -129,6 +131,7 @@ impl<M: StateMachine> Group<M> {
             sending: Vec::new(),
             receiving: None,
             installing: None,
+            lacks_live: false,
             next_machine_tick: 0,
             last_append: shared.tick,
             stopped: false,

@@ -168,11 +168,12 @@ impl Disk {
             }
             Write::Install(group, meta, state) => {
                 let stored = self.stored(*group)?;
-                if let Some(staged) = stored.staged.remove(&meta.index) {
-                    stored.entries.extend(staged);
-                }
-                stored.entries.split_off(&(meta.index + 1));
+                stored.entries = stored.staged.remove(&meta.index).unwrap_or_default();
                 stored.keep_live(meta);
+                let wanted: u64 = meta.live.iter().map(|r| r.end() - r.start() + 1).sum();
+                if stored.entries.len() as u64 != wanted {
+                    return Err(StoreError::Write(format!("snapshot {} lacks live entries", meta.index)));
+                }
                 stored.staged.clear();
                 stored.state = state.clone();
                 stored.record.snapshot = Some(meta.clone());

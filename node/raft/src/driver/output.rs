@@ -70,14 +70,14 @@ pub struct Outgoing {
 /// Store access that a snapshot transfer needs. Its result goes to [`work_done`](super::Driver::work_done).
 #[derive(Debug, Clone)]
 pub enum Work {
-    /// Read the stored snapshot: answer `Loaded::State`.
+    /// Read the stored snapshot: answer `WorkDone::State`.
     LoadState {
         /// The group.
         group: GroupId,
         /// The transfer.
         transfer: u64,
     },
-    /// Read these entries: answer `Loaded::Entries`.
+    /// Read these entries: answer `WorkDone::Entries`.
     LoadEntries {
         /// The group.
         group: GroupId,
@@ -86,7 +86,7 @@ pub enum Work {
         /// Their indexes.
         indexes: Vec<u64>,
     },
-    /// Stage these entries of a snapshot that is being received: answer `Loaded::Staged`.
+    /// Stage these entries of a snapshot that is being received: answer `WorkDone::Staged`.
     Stage {
         /// The group.
         group: GroupId,
@@ -97,6 +97,17 @@ pub enum Work {
         /// The entries.
         entries: Vec<Entry>,
     },
+    /// Read these entries, which this member has already, and stage them: answer `WorkDone::Restaged`.
+    Restage {
+        /// The group.
+        group: GroupId,
+        /// The transfer.
+        transfer: u64,
+        /// Index of the snapshot.
+        snapshot_index: u64,
+        /// Their indexes.
+        indexes: Vec<u64>,
+    },
 }
 
 /// What came of a [`Work`].
@@ -106,8 +117,10 @@ pub enum WorkDone {
     State(Option<(SnapshotMeta, Bytes)>),
     /// The entries asked for.
     Entries(Vec<Option<Entry>>),
-    /// Staged.
+    /// Entries from the leader are staged.
     Staged,
+    /// Entries of this member's own are staged; false = it lacks some of them.
+    Restaged(bool),
     /// The store failed.
     Failed(String),
 }

@@ -1,5 +1,6 @@
 //! Receiving a snapshot: the old state stays in use until the new one is complete, checked, and durable.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,10 +15,13 @@ use super::log::raft_snapshot;
 use super::membership;
 use super::output::{Event, Work, WorkDone};
 use super::shared::Shared;
+use super::snapshot_send::take_indexes;
 use super::wire;
 use crate::log_store::{Entry, SnapshotMeta, Write};
 use crate::machine::StateMachine;
 
+/// Own entries staged by one piece of work.
+const RESTAGED_AT_ONCE: usize = 64;
 /// Ranges of live indexes in one offer, at most.
 const MOST_RANGES: usize = 16 << 20;
 
@@ -30,8 +34,12 @@ pub(crate) struct Receiving {
     /// Entries received, and of those how many are staged.
     entries: u64,
     staged: u64,
+    /// How many were received with each message that is being staged.
+    arrived: VecDeque<u64>,
     staging: u32,
     last_seen: bool,
+    /// Live entries that this member has already and still has to stage.
+    own: VecDeque<(u64, u64)>,
 }
 
 /// A complete snapshot on its way to the disk.
@@ -63,7 +71,7 @@ impl<M: StateMachine> Group<M> {
             Some(r) if r.transfer == transfer => (r.state.len() as u64, r.staged),
             _ => (0, 0),
         };
-        let applied = self.state.applied;
+        let applied = if self.lacks_live { 0 } else { self.state.applied };
         let ack = SnapshotAck { status: status.into(), state, entries, applied };
         self.send_step(to, transfer, snapshot_step::Step::Ack(ack), shared);
     }
@@ -92,6 +100,10 @@ impl<M: StateMachine> Group<M> {
             self.ack(from, transfer, SnapshotAckStatus::SnapshotFailed, shared);
             return;
         }
+        // What this member applied it has; the leader sends the rest. An entry that turned out to be missing makes the
+        // next attempt ask for all.
+        let held = if self.lacks_live { 0 } else { self.state.applied };
+        let own = meta.live.iter().filter(|r| *r.start() <= held).map(|r| (*r.start(), (*r.end()).min(held))).collect();
         self.receiving = Some(Receiving {
             transfer,
             from,
@@ -100,10 +112,13 @@ impl<M: StateMachine> Group<M> {
             meta,
             entries: 0,
             staged: 0,
+            arrived: VecDeque::new(),
             staging: 0,
             last_seen: false,
+            own,
         });
         self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
+        self.restage(shared);
     }
 
     /// The transfer in progress, if the step belongs to it; any other is told to start again.
@@ -147,6 +162,7 @@ impl<M: StateMachine> Group<M> {
                     self.complete_receiving(shared);
                 } else {
                     receiving.staging += 1;
+                    receiving.arrived.push_back(receiving.entries);
                     shared.work.push(Work::Stage { group, transfer, snapshot_index: index, entries });
                 }
             }
@@ -161,11 +177,20 @@ impl<M: StateMachine> Group<M> {
         match done {
             WorkDone::Staged => {
                 receiving.staging -= 1;
-                if receiving.staging == 0 {
-                    receiving.staged = receiving.entries;
-                    self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
-                    self.complete_receiving(shared);
-                }
+                receiving.staged = receiving.arrived.pop_front().unwrap_or(receiving.entries);
+                self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
+                self.complete_receiving(shared);
+            }
+            WorkDone::Restaged(true) => {
+                receiving.staging -= 1;
+                self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
+                self.restage(shared);
+                self.complete_receiving(shared);
+            }
+            WorkDone::Restaged(false) => {
+                tracing::error!(group = self.id.0, "a live entry is missing here; all are asked for");
+                self.lacks_live = true;
+                self.abandon(from, transfer, shared);
             }
             WorkDone::Failed(error) => {
                 tracing::error!(group = self.id.0, error, "cannot stage entries of a snapshot");
@@ -175,10 +200,26 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
+    /// Stages the next of this member's own live entries: the new snapshot's log holds what was staged for it.
+    fn restage(&mut self, shared: &mut Shared) {
+        let group = self.id;
+        let Some(receiving) = &mut self.receiving else { return };
+        let indexes = take_indexes(&mut receiving.own, RESTAGED_AT_ONCE);
+        if !indexes.is_empty() {
+            receiving.staging += 1;
+            let (transfer, snapshot_index) = (receiving.transfer, receiving.meta.index);
+            shared.work.push(Work::Restage { group, transfer, snapshot_index, indexes });
+        }
+    }
+
     /// Hands a complete snapshot to Raft.
     fn complete_receiving(&mut self, shared: &mut Shared) {
         let complete = |r: &Receiving| {
-            r.last_seen && r.staging == 0 && r.staged == r.entries && r.state.len() as u64 == r.meta.state_len
+            r.last_seen
+                && r.own.is_empty()
+                && r.staging == 0
+                && r.staged == r.entries
+                && r.state.len() as u64 == r.meta.state_len
         };
         if !self.receiving.as_ref().is_some_and(complete) {
             return;
@@ -243,6 +284,7 @@ impl<M: StateMachine> Group<M> {
         self.state.version = meta.version;
         self.state.applied = meta.index;
         self.state.applied_term = meta.term;
+        self.lacks_live = false;
         self.snapshot_replaced(meta.index, shared);
         shared.events.push(Event::Membership { group: self.id, membership: meta.membership.clone() });
         tracing::info!(group = self.id.0, index = meta.index, "snapshot installed");

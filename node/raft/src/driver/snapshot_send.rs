@@ -147,7 +147,7 @@ impl<M: StateMachine> Group<M> {
                 send.ready.extend(entries.into_iter().flatten());
                 complete
             }
-            WorkDone::State(_) | WorkDone::Staged | WorkDone::Failed(_) => false,
+            WorkDone::State(_) | WorkDone::Staged | WorkDone::Restaged(_) | WorkDone::Failed(_) => false,
         };
         if usable {
             self.pump(at, shared);
@@ -229,18 +229,23 @@ impl Sending {
     }
 
     fn next_indexes(&mut self) -> Vec<u64> {
-        let mut out = Vec::with_capacity(self.load_count);
-        while out.len() < self.load_count {
-            let Some((first, last)) = self.left.front_mut() else { break };
-            out.push(*first);
-            if first == last {
-                self.left.pop_front();
-            } else {
-                *first += 1;
-            }
-        }
-        out
+        take_indexes(&mut self.left, self.load_count)
     }
+}
+
+/// Takes up to `most` indexes from ranges.
+pub(crate) fn take_indexes(ranges: &mut VecDeque<(u64, u64)>, most: usize) -> Vec<u64> {
+    let mut out = Vec::new();
+    while out.len() < most {
+        let Some((first, last)) = ranges.front_mut() else { break };
+        out.push(*first);
+        if first == last {
+            ranges.pop_front();
+        } else {
+            *first += 1;
+        }
+    }
+    out
 }
 
 /// Live indexes above what the follower has applied.

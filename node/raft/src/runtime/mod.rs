@@ -572,5 +572,12 @@ pub fn perform(store: &dyn LogStore, work: Work) -> Result<WorkDone, StoreError>
             store.stage(group, snapshot_index, &entries)?;
             WorkDone::Staged
         }
+        Work::Restage { group, snapshot_index, indexes, .. } => {
+            let held: Option<Vec<_>> = store.read(group, &indexes)?.into_iter().collect();
+            if let Some(entries) = &held {
+                store.stage(group, snapshot_index, entries)?;
+            }
+            WorkDone::Restaged(held.is_some())
+        }
     })
 }

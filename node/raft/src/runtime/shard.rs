@@ -264,7 +264,8 @@ pub(crate) fn whose(work: &Work) -> (GroupId, u64) {
     match work {
         Work::LoadState { group, transfer }
         | Work::LoadEntries { group, transfer, .. }
-        | Work::Stage { group, transfer, .. } => (*group, *transfer),
+        | Work::Stage { group, transfer, .. }
+        | Work::Restage { group, transfer, .. } => (*group, *transfer),
     }
 }
 
