@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warren_cluster_tests::{Cluster, Program, Running, Stop, amqp, rounds, wait_for};
+use warren_cluster_tests::{Cluster, Program, Running, Setup, Stop, amqp, rounds, wait_for};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().expect("a runtime can be started")
@@ -102,7 +102,9 @@ fn orderly_restarts_under_load_lose_nothing_either() {
 
 #[test]
 fn without_a_majority_nothing_is_confirmed_and_on_its_return_everything_once() {
-    let mut cluster = Cluster::start(3);
+    // a declaration waits as long as this; the default is half a minute
+    let setup = Setup::new().line("metadata_store.default_timeout = 5000");
+    let mut cluster = setup.start(3);
     let queue = "majority-down";
     let runtime = runtime();
     let (_connection, known) = runtime.block_on(async {

@@ -1,0 +1,262 @@
+//! A node's disk: what is durable, and what was handed over and is not yet. A crash loses the latter, but for a prefix.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use warren_proto::ids::GroupId;
+use warren_raft::log_store::{Entry, GroupRecord, HardState, LogStore, SnapshotMeta, StoreError, Write};
+
+/// The logs of one node's groups. What the driver reads is what is durable: the real store syncs before it shows.
+#[derive(Default)]
+pub struct SimDisk {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    groups: BTreeMap<GroupId, Stored>,
+    /// Handed over and not synced, in order, each with its number.
+    pending: VecDeque<(u64, Vec<Write>)>,
+}
+
+struct Stored {
+    record: GroupRecord,
+    entries: BTreeMap<u64, Entry>,
+    state: Bytes,
+    /// Live entries of snapshots that are being received, by the snapshot's index. Not synced by themselves.
+    staged: BTreeMap<u64, BTreeMap<u64, Entry>>,
+}
+
+/// How much of an entry a disk has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// A snapshot covers it.
+    Covered,
+    /// The entry itself, of this term.
+    Entry(u64),
+    /// Nothing.
+    Missing,
+}
+
+impl SimDisk {
+    /// Hands over a write without waiting for it.
+    pub fn submit(&self, number: u64, writes: Vec<Write>) {
+        self.inner.lock().pending.push_back((number, writes));
+    }
+
+    /// Makes the oldest write that waits durable; answers its number. An error is a write that no store could take.
+    pub fn sync(&self) -> Result<Option<u64>, StoreError> {
+        let mut inner = self.inner.lock();
+        let Some((number, writes)) = inner.pending.pop_front() else { return Ok(None) };
+        for write in &writes {
+            inner.apply(write)?;
+        }
+        Ok(Some(number))
+    }
+
+    /// How many writes wait for a sync.
+    pub fn pending(&self) -> usize {
+        self.inner.lock().pending.len()
+    }
+
+    /// Power fails: whatever was not synced is lost, except that the first `survive` of the waiting writes made it.
+    pub fn crash(&self, survive: usize) -> Result<(), StoreError> {
+        let mut inner = self.inner.lock();
+        let kept: Vec<_> = inner.pending.drain(..).take(survive).collect();
+        for (_, writes) in kept {
+            for write in &writes {
+                inner.apply(write)?;
+            }
+        }
+        for stored in inner.groups.values_mut() {
+            stored.staged.clear();
+        }
+        Ok(())
+    }
+
+    /// How much of an entry is durable here.
+    pub fn held(&self, group: GroupId, index: u64) -> Held {
+        let inner = self.inner.lock();
+        let Some(stored) = inner.groups.get(&group) else { return Held::Missing };
+        if index <= stored.floor() {
+            return Held::Covered;
+        }
+        stored.entries.get(&index).map_or(Held::Missing, |e| Held::Entry(e.term))
+    }
+
+    /// The durable hard state.
+    pub fn hard_state(&self, group: GroupId) -> Option<HardState> {
+        self.inner.lock().groups.get(&group).map(|s| s.record.hard_state)
+    }
+
+    /// The last durable index of a group's log.
+    pub fn last_index(&self, group: GroupId) -> u64 {
+        self.inner.lock().groups.get(&group).map_or(0, |s| s.record.last_index)
+    }
+
+    /// Whether the group's member exists here.
+    pub fn has(&self, group: GroupId) -> bool {
+        self.inner.lock().groups.contains_key(&group)
+    }
+
+    /// The index of the newest durable snapshot, and how many live entries lie below it.
+    pub fn snapshot_size(&self, group: GroupId) -> (u64, usize) {
+        let inner = self.inner.lock();
+        inner.groups.get(&group).map_or((0, 0), |s| {
+            let floor = s.floor();
+            (floor, s.entries.range(..=floor).count())
+        })
+    }
+}
+
+impl Inner {
+    fn stored(&mut self, group: GroupId) -> Result<&mut Stored, StoreError> {
+        self.groups.get_mut(&group).ok_or_else(|| StoreError::Write(format!("no group {group}")))
+    }
+
+    fn apply(&mut self, write: &Write) -> Result<(), StoreError> {
+        match write {
+            Write::Create(record) => {
+                if self.groups.contains_key(&record.group) {
+                    return Err(StoreError::Write(format!("group {} exists", record.group)));
+                }
+                let stored = Stored {
+                    record: record.clone(),
+                    entries: BTreeMap::new(),
+                    state: Bytes::new(),
+                    staged: BTreeMap::new(),
+                };
+                self.groups.insert(record.group, stored);
+            }
+            Write::Append(group, entries) => self.stored(*group)?.append(entries)?,
+            Write::HardState(group, hard) => self.stored(*group)?.record.hard_state = *hard,
+            Write::Membership(group, membership) => self.stored(*group)?.record.membership = membership.clone(),
+            Write::Snapshot(group, meta, state) => {
+                let stored = self.stored(*group)?;
+                if meta.index > stored.record.last_index {
+                    return Err(StoreError::Write(format!("snapshot at {} beyond the log", meta.index)));
+                }
+                if meta.index < stored.floor() {
+                    return Err(StoreError::Write(format!("snapshot at {} below the last one", meta.index)));
+                }
+                stored.take_snapshot(meta, state);
+            }
+            Write::Install(group, meta, state) => {
+                let stored = self.stored(*group)?;
+                if let Some(staged) = stored.staged.remove(&meta.index) {
+                    stored.entries.extend(staged);
+                }
+                stored.entries.split_off(&(meta.index + 1));
+                stored.staged.clear();
+                stored.take_snapshot(meta, state);
+                stored.record.last_index = meta.index;
+                stored.check_live(meta)?;
+            }
+            Write::Delete(group) => {
+                self.groups.remove(group);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stored {
+    fn floor(&self) -> u64 {
+        self.record.snapshot.as_ref().map_or(0, |s| s.index)
+    }
+
+    fn append(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
+        let Some(first) = entries.first() else { return Ok(()) };
+        if first.index <= self.floor() || first.index > self.record.last_index + 1 {
+            return Err(StoreError::Write(format!("append at {} leaves a gap", first.index)));
+        }
+        if let Some((a, b)) = entries.iter().zip(&entries[1..]).find(|(a, b)| a.index + 1 != b.index) {
+            return Err(StoreError::Write(format!("append of {} after {}", b.index, a.index)));
+        }
+        self.entries.split_off(&first.index);
+        self.entries.extend(entries.iter().map(|e| (e.index, e.clone())));
+        self.record.last_index = entries.last().map_or(0, |e| e.index);
+        Ok(())
+    }
+
+    fn take_snapshot(&mut self, meta: &SnapshotMeta, state: &Bytes) {
+        self.entries.retain(|i, _| *i > meta.index || is_live(&meta.live, *i));
+        self.state = state.clone();
+        self.record.snapshot = Some(meta.clone());
+    }
+
+    /// An installed snapshot without one of its live entries would lose messages.
+    fn check_live(&self, meta: &SnapshotMeta) -> Result<(), StoreError> {
+        let mut live = meta.live.iter().flat_map(Clone::clone);
+        match live.find(|index| !self.entries.contains_key(index)) {
+            Some(index) => {
+                Err(StoreError::Write(format!("snapshot at {} installed without live entry {index}", meta.index)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether one of these ascending ranges has the index.
+fn is_live(live: &[RangeInclusive<u64>], index: u64) -> bool {
+    let at = live.partition_point(|range| *range.end() < index);
+    live.get(at).is_some_and(|range| range.contains(&index))
+}
+
+impl LogStore for SimDisk {
+    fn groups(&self) -> Result<Vec<GroupRecord>, StoreError> {
+        Ok(self.inner.lock().groups.values().map(|s| s.record.clone()).collect())
+    }
+
+    fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
+        let mut inner = self.inner.lock();
+        writes.iter().try_for_each(|write| inner.apply(write))
+    }
+
+    fn entries(&self, group: GroupId, from: u64, to: u64, max_bytes: u64) -> Result<Vec<Entry>, StoreError> {
+        let inner = self.inner.lock();
+        let Some(stored) = inner.groups.get(&group) else { return Ok(Vec::new()) };
+        let from = from.max(stored.floor() + 1);
+        let mut out = Vec::new();
+        let mut bytes = 0;
+        for entry in stored.entries.range(from..to.max(from)).map(|(_, e)| e) {
+            bytes += entry.data.len() as u64;
+            if bytes > max_bytes && !out.is_empty() {
+                break;
+            }
+            out.push(entry.clone());
+        }
+        Ok(out)
+    }
+
+    fn term(&self, group: GroupId, index: u64) -> Result<Option<u64>, StoreError> {
+        let inner = self.inner.lock();
+        let Some(stored) = inner.groups.get(&group) else { return Ok(None) };
+        match &stored.record.snapshot {
+            Some(snapshot) if snapshot.index == index => Ok(Some(snapshot.term)),
+            Some(snapshot) if index < snapshot.index => Ok(None),
+            _ => Ok(stored.entries.get(&index).map(|e| e.term)),
+        }
+    }
+
+    fn read(&self, group: GroupId, indexes: &[u64]) -> Result<Vec<Option<Entry>>, StoreError> {
+        let inner = self.inner.lock();
+        let stored = inner.groups.get(&group);
+        Ok(indexes.iter().map(|i| stored.and_then(|s| s.entries.get(i).cloned())).collect())
+    }
+
+    fn snapshot(&self, group: GroupId) -> Result<Option<(SnapshotMeta, Bytes)>, StoreError> {
+        let inner = self.inner.lock();
+        let stored = inner.groups.get(&group);
+        Ok(stored.and_then(|s| Some((s.record.snapshot.clone()?, s.state.clone()))))
+    }
+
+    fn stage(&self, group: GroupId, snapshot_index: u64, entries: &[Entry]) -> Result<(), StoreError> {
+        let mut inner = self.inner.lock();
+        let staged = inner.stored(group)?.staged.entry(snapshot_index).or_default();
+        staged.extend(entries.iter().map(|e| (e.index, e.clone())));
+        Ok(())
+    }
+}
