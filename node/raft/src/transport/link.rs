@@ -15,8 +15,8 @@ use super::liveness::BEAT_INTERVAL;
 use super::{Inner, PeerEvent};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// A partition's end is noticed within this.
-const BACKOFF_MAX: Duration = Duration::from_millis(800);
+/// Together with the time that a dial may take, this keeps a redial within a second of a partition's end.
+const BACKOFF_MAX: Duration = Duration::from_millis(400);
 /// Time for the listener to accept a lane.
 const OPEN_TIME: Duration = Duration::from_secs(2);
 /// The same refusal of the same peer is logged this often.
@@ -30,6 +30,9 @@ pub(crate) struct Link {
     pub lanes: [Arc<Outbox>; 4],
     /// Cuts a backoff short.
     pub poke: Arc<Notify>,
+    /// Counts the times that the peer fell silent. Lanes open then are given up: after a partition a new connection is
+    /// there sooner than TCP, which waits longer after each loss, gets anything through an old one.
+    pub silences: watch::Sender<u64>,
     /// Ends the tasks.
     pub stop: CancellationToken,
     /// The connection that calls use.
@@ -44,6 +47,7 @@ impl Link {
             address,
             lanes: Lane::ALL.map(|lane| Arc::new(Outbox::new(lane))),
             poke: Arc::new(Notify::new()),
+            silences: watch::Sender::new(0),
             stop,
             calls: tokio::sync::Mutex::new(None),
         }
@@ -119,7 +123,11 @@ impl Keeper {
                 return;
             }
             let began = Instant::now();
-            let ended = self.attempt(outbox, tell.as_ref()).await;
+            let mut silences = self.link.silences.subscribe();
+            let ended = tokio::select! {
+                ended = self.attempt(outbox, tell.as_ref()) => ended,
+                _ = silences.changed() => Ok(()),
+            };
             if let Some(tell) = &tell {
                 tell.send_replace(false);
             }

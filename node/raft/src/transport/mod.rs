@@ -297,6 +297,10 @@ impl Transport {
             match call::start(dialed, method, payload.clone(), deadline, timeout).await {
                 // The kept connection broke since and was made anew below us, without a challenge.
                 Err(CallError::AuthenticationFailed(_)) => {}
+                Err(error @ (CallError::Unreachable(_) | CallError::TimedOut(_))) => {
+                    *link.calls.lock().await = None;
+                    return Err(error);
+                }
                 outcome => return outcome,
             }
         }
@@ -368,6 +372,9 @@ impl Inner {
             }
             Change::Down => {
                 info!(peer = %name, node = node.0, "peer is down");
+                if let Some(link) = self.links.read().get(&node) {
+                    link.silences.send_modify(|n| *n += 1);
+                }
                 self.emit(PeerEvent::Down(node));
             }
         }

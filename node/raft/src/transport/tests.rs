@@ -225,6 +225,63 @@ async fn a_removed_peer_is_refused_until_it_is_set_again() {
     b.shutdown().await;
 }
 
+/// Forwards connections to `target`. Those that exist while `cut` is set never get anything through again, as with TCP
+/// when its pauses have grown long.
+async fn proxy(target: SocketAddr, cut: tokio::sync::watch::Receiver<bool>) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut cut = cut.clone();
+            tokio::spawn(async move {
+                let Ok(mut far) = tokio::net::TcpStream::connect(target).await else { return };
+                tokio::select! {
+                    _ = cut.wait_for(|cut| *cut) => {}
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => return,
+                }
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lanes_are_back_within_a_second_after_a_partition() {
+    let (addr_a, addr_b) = (free_address(), free_address());
+    let a = Transport::start(config(A, addr_a)).unwrap();
+    let b = Transport::start(config(B, addr_b)).unwrap();
+    let (cut, cuts) = tokio::sync::watch::channel(false);
+    a.set_peer(b.me(), B, &proxy(addr_b, cuts.clone()).await.to_string());
+    b.set_peer(a.me(), A, &proxy(addr_a, cuts).await.to_string());
+    let got = Arc::new(AtomicU64::new(0));
+    let seen = got.clone();
+    b.on_frame(Lane::Queue, Arc::new(move |_, frame| seen.store(number(&frame), Ordering::Relaxed)));
+    push(&a, b.me(), Lane::Queue, frame(1u64.to_le_bytes().to_vec())).await;
+    eventually(|| got.load(Ordering::Relaxed) == 1 && a.is_up(b.me()) && b.is_up(a.me())).await;
+    for (round, pause) in [(2, 300), (3, 2500), (4, 5000)] {
+        cut.send_replace(true);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        cut.send_replace(false);
+        let healed = Instant::now();
+        for _ in 0..600 {
+            let _ = a.send(b.me(), Lane::Queue, frame(u64::to_le_bytes(round).to_vec()));
+            if got.load(Ordering::Relaxed) == round {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let took = healed.elapsed();
+        assert_eq!(got.load(Ordering::Relaxed), round);
+        // The short cut is noticed only after it ended, when the silence has lasted long enough.
+        assert!(took < Duration::from_millis(2500), "{took:?} after a cut of {pause} ms");
+        println!("{took:?} after a cut of {pause} ms");
+        eventually(|| a.is_up(b.me()) && b.is_up(a.me())).await;
+    }
+    a.shutdown().await;
+    b.shutdown().await;
+}
+
 struct Echo;
 
 impl CallHandler for Echo {
