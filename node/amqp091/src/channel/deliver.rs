@@ -20,6 +20,16 @@ impl Channel {
             return;
         }
         self.session.handle(to, outputs);
+        self.write_outputs(context, egress, outputs);
+    }
+
+    /// Does what time demands. `outputs` is scratch space.
+    pub fn tick(&mut self, context: &Context, egress: &mut Egress, outputs: &mut Vec<Output>) {
+        self.session.tick(outputs);
+        self.write_outputs(context, egress, outputs);
+    }
+
+    fn write_outputs(&mut self, context: &Context, egress: &mut Egress, outputs: &mut Vec<Output>) {
         for output in outputs.drain(..) {
             match output {
                 Output::Deliver(delivered) => self.deliver(&delivered, context, egress),
@@ -40,7 +50,8 @@ impl Channel {
             let Body::Here(container) = message.body else { continue };
             let delivery_tag = self.session.deliver_settled();
             let tag = tag.clone();
-            let delivered = Delivered { tag, delivery_tag, acquired_count: 0, delivery_count: 0, container };
+            let delivered =
+                Delivered { tag, delivery_tag, redelivered: false, acquired_count: 0, delivery_count: 0, container };
             self.deliver(&delivered, context, egress);
         }
     }
@@ -52,7 +63,7 @@ impl Channel {
         let deliver = DeliverRef {
             consumer_tag: std::str::from_utf8(&delivered.tag).unwrap_or_default(),
             delivery_tag: delivered.delivery_tag,
-            redelivered: delivered.acquired_count > 0,
+            redelivered: delivered.redelivered,
             exchange: message.exchange(),
             routing_key: message.routing_key_str(),
         };
@@ -72,7 +83,7 @@ impl Channel {
         };
         let method = BasicGetOk {
             delivery_tag: delivered.delivery_tag,
-            redelivered: delivered.acquired_count > 0,
+            redelivered: delivered.redelivered,
             exchange: ShortStr::truncated(message.exchange()),
             routing_key: ShortStr::truncated(message.routing_key_str()),
             message_count: u32::try_from(ready).unwrap_or(u32::MAX),
@@ -99,5 +110,6 @@ fn readable(delivered: &Delivered) -> Option<Message> {
 }
 
 fn counts(delivered: &Delivered) -> DeliveryCounts {
-    DeliveryCounts { acquired: delivered.acquired_count.into(), failed: Some(delivered.delivery_count.into()) }
+    let failed = (delivered.delivery_count > 0).then(|| delivered.delivery_count.into());
+    DeliveryCounts { acquired: delivered.acquired_count.into(), failed }
 }

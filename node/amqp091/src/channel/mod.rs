@@ -244,11 +244,6 @@ impl Channel {
         self.session.needs_tick()
     }
 
-    /// Does what time demands.
-    pub fn tick(&mut self) {
-        self.session.tick();
-    }
-
     /// A node is reachable again.
     pub fn node_up(&mut self, node: warren_proto::ids::NodeId) {
         self.session.node_up(node);

@@ -508,7 +508,7 @@ impl Running {
                 && channel.needs_tick()
             {
                 // Also if nothing is awaited any more: time may have resolved publishes.
-                channel.tick();
+                channel.tick(&self.context, &mut self.link.egress, &mut self.outputs);
                 self.active = true;
                 self.touched.push(*number);
             }

@@ -54,9 +54,11 @@ pub struct Delivered {
     pub tag: Bytes,
     /// To be named in the answer.
     pub delivery_tag: u64,
-    /// Times it was handed out before: redelivered if not 0.
+    /// Whether it was handed out before.
+    pub redelivered: bool,
+    /// Times it was handed out before, as quorum queues count; 0 for others.
     pub acquired_count: u32,
-    /// Times it failed before.
+    /// Times it failed before, as quorum queues count; 0 for others.
     pub delivery_count: u32,
     /// The stored container.
     pub container: Bytes,
@@ -351,8 +353,9 @@ impl Session {
         let delivered = Delivered {
             tag: Bytes::new(),
             delivery_tag: self.unacked.deliver(delivery),
-            acquired_count: message.acquired_count,
-            delivery_count: message.delivery_count,
+            redelivered: message.acquired_count > 0,
+            acquired_count: counted(target.kind, message.acquired_count),
+            delivery_count: counted(target.kind, message.delivery_count),
             container,
         };
         Ok(Some((delivered, ready)))
@@ -471,8 +474,9 @@ impl Session {
             out.push(Output::Deliver(Delivered {
                 tag: tag.clone(),
                 delivery_tag,
-                acquired_count: message.acquired_count,
-                delivery_count: message.delivery_count,
+                redelivered: message.acquired_count > 0,
+                acquired_count: counted(client.target.kind, message.acquired_count),
+                delivery_count: counted(client.target.kind, message.delivery_count),
                 container,
             }));
         }
@@ -543,9 +547,20 @@ impl Session {
         self.send();
     }
 
-    /// To be called a few times a second while [`needs_tick`](Self::needs_tick).
-    pub fn tick(&mut self) {
+    /// To be called a few times a second while [`needs_tick`](Self::needs_tick). What it means for the client goes to
+    /// `out`, as in [`handle`](Self::handle).
+    pub fn tick(&mut self, out: &mut Vec<Output>) {
         let now = Instant::now();
+        // The queue may have said that it is gone while nobody could hear it.
+        let gone: Vec<GroupId> = self
+            .clients
+            .iter()
+            .filter(|(group, client)| !client.gone && !self.broker.metadata().has_queue(**group))
+            .map(|(group, _)| *group)
+            .collect();
+        for group in gone {
+            self.queue_gone(group, out);
+        }
         let mut again = Vec::new();
         for (group, client) in &mut self.clients {
             let confirms = &mut self.confirms;
@@ -560,14 +575,15 @@ impl Session {
         self.send();
     }
 
-    /// Whether something waits for an answer.
+    /// Whether something waits for an answer, or for messages.
     pub fn needs_tick(&self) -> bool {
-        self.clients.values().any(|c| !c.is_idle())
+        !self.by_tag.is_empty() || self.clients.values().any(|c| !c.is_idle())
     }
 
     /// Ends the session: what it published is still brought to its queues, then its consumers end and their unanswered
     /// deliveries go back. The receiver hears when all of that is applied; whoever waits should do so for a bounded time.
     pub fn close(mut self) -> tokio::sync::oneshot::Receiver<()> {
+        self.tick(&mut Vec::new());
         self.flush();
         let (done, closed) = tokio::sync::oneshot::channel();
         if self.clients.values().all(|c| c.gone) {
@@ -604,7 +620,7 @@ impl Session {
                         Some(SessionEvent::Close(_)) => {}
                         None => break,
                     },
-                    _ = tick.tick() => self.tick(),
+                    _ = tick.tick() => self.tick(&mut discard),
                     () = tokio::time::sleep_until(deadline) => break,
                 }
                 discard.clear();
@@ -659,6 +675,14 @@ fn settle_one(
 
 fn unexpected(reply: &QueueReply) -> BrokerError {
     BrokerError::Internal(format!("the queue answered {reply:?}"))
+}
+
+/// Only quorum queues show counts to clients.
+fn counted(kind: QueueKind, count: u32) -> u32 {
+    match kind {
+        QueueKind::Quorum => count,
+        QueueKind::Classic => 0,
+    }
 }
 
 fn redeliver(group: GroupId, from: SessionRef, tag: Bytes, from_msg_id: u64) -> ToQueue {
