@@ -179,8 +179,32 @@ impl Server {
             () = state.stop_requested() => return Ok(()),
         };
         state.set_broker(Arc::clone(&broker));
-        let amqp091 = Arc::new(amqp091_settings(settings, &broker));
-        let mut tasks = Vec::new();
+        let result = self.serve_clients(&state, &broker, &mut signals, &mut hangup).await;
+        notify::tell("STOPPING=1");
+        state.set_ready(false);
+        state.set_phase("stopping");
+        tokio::select! {
+            stopped = tokio::time::timeout(settings.shutdown_timeout, broker.shutdown()) => match stopped {
+                Ok(()) => tracing::info!("stopped"),
+                Err(_) => tracing::warn!("the orderly stop took too long and was cut short"),
+            },
+            () = signals.stop() => tracing::warn!("told again: stopping at once"),
+        }
+        result
+    }
+
+    /// Opens the client listeners, and closes them when the node is told to stop.
+    async fn serve_clients(
+        &self,
+        state: &NodeState,
+        broker: &Arc<Broker>,
+        signals: &mut Signals,
+        hangup: &mut Signal,
+    ) -> Result<(), Refused> {
+        let settings = &self.configuration.settings;
+        let amqp091 = Arc::new(amqp091_settings(settings, broker));
+        // All are bound before the first one serves.
+        let mut listeners = Vec::new();
         for listen in settings.listeners.amqp() {
             let listener = bind(&listen, settings)?;
             let address = listener.local_addr().map_err(|error| unusable(&listen, &error))?;
@@ -190,12 +214,13 @@ impl Server {
                 protocol: "amqp",
                 purpose: "AMQP 0-9-1",
             });
-            tasks.push(listener.serve(Arc::clone(&broker), Arc::clone(&amqp091)));
+            listeners.push(listener);
         }
+        let serving: Vec<_> =
+            listeners.into_iter().map(|listener| listener.serve(Arc::clone(broker), Arc::clone(&amqp091))).collect();
         state.set_ready(true);
         notify::tell("READY=1\nSTATUS=running");
         tracing::info!(node = %self.configuration.node, "started");
-
         loop {
             tokio::select! {
                 () = signals.stop() => break,
@@ -204,18 +229,8 @@ impl Server {
             }
         }
         tracing::info!("stopping");
-        notify::tell("STOPPING=1");
-        state.set_ready(false);
-        state.set_phase("stopping");
-        for task in tasks {
+        for task in serving {
             task.abort();
-        }
-        tokio::select! {
-            stopped = tokio::time::timeout(settings.shutdown_timeout, broker.shutdown()) => match stopped {
-                Ok(()) => tracing::info!("stopped"),
-                Err(_) => tracing::warn!("the orderly stop took too long and was cut short"),
-            },
-            () = signals.stop() => tracing::warn!("told again: stopping at once"),
         }
         Ok(())
     }

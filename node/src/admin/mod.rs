@@ -60,6 +60,12 @@ impl CallHandler for Admin {
                     return;
                 }
             };
+            let own = self.0.configuration.node.as_str();
+            if !request.node.is_empty() && request.node != own {
+                let text = format!("node '{}' is not there: '{own}' answers at its address", request.node);
+                replies.fail(Code::Unavailable.word(), text).await;
+                return;
+            }
             match answer(&self.0, verb, &request).await {
                 Ok(Answer::Value(value)) => {
                     send(&replies, &Reply::Ok(value)).await;

@@ -34,7 +34,8 @@ pub struct Told {
 
 /// Asks the given nodes at once, this one not among them. Those that do not answer in time are left out.
 pub async fn ask(broker: &Broker, nodes: Vec<NodeId>, verb: &str, request: &Request) -> Vec<(NodeId, Told)> {
-    let payload = Bytes::from(serde_json::to_vec(request).unwrap_or_default());
+    let request = Request { node: String::new(), ..request.clone() };
+    let payload = Bytes::from(serde_json::to_vec(&request).unwrap_or_default());
     let mut asking = JoinSet::new();
     for node in nodes {
         if node == broker.me() || !broker.links().is_up(node) {

@@ -14,6 +14,9 @@ pub const AREA: &str = "admin/";
 /// The argument of a call.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Request {
+    /// The node that is meant; another one refuses. Empty between nodes, which know whom they call.
+    #[serde(default)]
+    pub node: String,
     /// The verb's arguments by name.
     #[serde(default)]
     pub args: Map<String, Value>,

@@ -146,6 +146,7 @@ impl Call {
 
     async fn call(&self, verb: &str, timeout: Duration) -> Result<Answer, Failure> {
         let request = Request {
+            node: self.target.node.to_string(),
             args: self.args.clone(),
             vhost: self.globals.vhost.clone(),
             columns: self.columns.clone(),
@@ -264,10 +265,12 @@ impl Call {
                 "vhost" => out.push_str(&self.globals.vhost),
                 "timeout" => out.push_str(&self.timeout.as_secs().to_string()),
                 "timeout_ms" => out.push_str(&self.timeout.as_millis().to_string()),
-                _ => {
-                    let value = self.args.get(name).or_else(|| answer.get(name)).unwrap_or(&Value::Null);
-                    out.push_str(&format::cell("", value));
-                }
+                _ => match (self.args.get(name), answer.get(name)) {
+                    (Some(argument), _) => out.push_str(&format::cell("", argument)),
+                    (None, Some(Value::String(text))) => out.push_str(text),
+                    (None, Some(value)) => out.push_str(&format::cell("", value)),
+                    (None, None) => {}
+                },
             }
         }
         out.push_str(rest);

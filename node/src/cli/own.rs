@@ -51,7 +51,6 @@ async fn poll(call: &Call, verb: &str, enough: impl Fn(&Value) -> bool) -> Resul
         match call.call(verb, left.min(ATTEMPT)).await {
             Ok(answer) if answer.refusal.is_none() && enough(&answer.value) => return Ok(()),
             Ok(_) => {}
-            Err(Failure::Authentication(why)) => return Err(Some(Failure::Authentication(why))),
             Err(failure) => last = Some(failure),
         }
         tokio::time::sleep(POLL.min(left)).await;

@@ -24,6 +24,7 @@ pub struct Target {
     pub node: NodeName,
     data_dir: PathBuf,
     address: Option<String>,
+    /// The secret that was given; without one, each call looks for it, since a node that starts may just have made it.
     secret: Option<String>,
 }
 
@@ -64,15 +65,15 @@ impl Target {
                 let text = std::fs::read_to_string(file);
                 Some(text.map_err(|error| format!("cannot read `{}`: {error}", file.display()))?.trim().to_owned())
             }
-            (None, None) => environment.value("ERLANG_COOKIE").or_else(|| data_dir::find_secret(&data_dir)),
+            (None, None) => environment.value("ERLANG_COOKIE"),
         };
         let address = globals.address.clone();
         Ok(Target { node, data_dir, address, secret })
     }
 
     /// The socket or address to call. A socket is taken only from the node's own folder.
-    fn way(&self) -> (CallTarget, &[u8]) {
-        let secret = self.secret.as_deref().unwrap_or_default().as_bytes();
+    fn way(&self) -> (CallTarget, String) {
+        let secret = self.secret.clone().or_else(|| data_dir::find_secret(&self.data_dir)).unwrap_or_default();
         if let Some(address) = &self.address {
             return (CallTarget::Address(address.clone()), secret);
         }
@@ -101,8 +102,9 @@ impl Target {
             return Err(Failure::Unreachable(why));
         }
         let payload = serde_json::to_vec(request).unwrap_or_default();
-        let mut replies =
-            client_call(way, secret, &format!("{AREA}{verb}"), payload, timeout).await.map_err(Failure::from)?;
+        let mut replies = client_call(way, secret.as_bytes(), &format!("{AREA}{verb}"), payload, timeout)
+            .await
+            .map_err(Failure::from)?;
         let mut answer = Answer::default();
         while let Some(reply) = replies.next().await {
             match reply {

@@ -207,6 +207,19 @@ pub const KEYS: &[(&str, Apply)] = &[
     }),
 ];
 
+/// Keys that are read and that nothing in this version acts on yet.
+pub const WITHOUT_EFFECT: &[&str] = &[
+    "auth_failure_delay",
+    "auth_mechanisms.*",
+    "cluster_formation.discovery_retry_limit",
+    "cluster_formation.discovery_retry_interval",
+    "cluster_formation.target_cluster_size_hint",
+    "metadata_store.khepri.snapshot_interval",
+    "quorum_queue.commands_soft_limit",
+    "queue_leader_locator",
+    "queue_master_locator",
+];
+
 fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
     *field = value?;
     Ok(())

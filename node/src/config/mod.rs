@@ -189,6 +189,8 @@ fn apply(draft: &mut Draft, assignment: &syntax::Assignment, problems: &mut Vec<
         if let Some(parts) = pattern::matches(key, &assignment.key) {
             if let Err(why) = apply(draft, &parts, &assignment.value) {
                 problems.push(wrong(why));
+            } else if keys::WITHOUT_EFFECT.contains(key) {
+                warn_once(warnings, assignment, "is read but has no effect in this version");
             }
             return;
         }
@@ -204,13 +206,17 @@ fn apply(draft: &mut Draft, assignment: &syntax::Assignment, problems: &mut Vec<
             inert::Why::NotYet => "is not supported by this version and has no effect",
             inert::Why::NoMeaning => "tunes something that Warren does not have and has no effect",
         };
-        let repeated = format!("{name} {text}");
-        if !warnings.iter().any(|warning| warning.text == repeated) {
-            warnings.push(Problem::new(assignment.origin.clone(), repeated));
-        }
+        warn_once(warnings, assignment, text);
         return;
     }
     problems.push(Problem::new(assignment.origin.clone(), unknown(&name)));
+}
+
+fn warn_once(warnings: &mut Vec<Problem>, assignment: &syntax::Assignment, text: &str) {
+    let text = format!("{} {text}", assignment.name());
+    if !warnings.iter().any(|warning| warning.text == text) {
+        warnings.push(Problem::new(assignment.origin.clone(), text));
+    }
 }
 
 fn unknown(name: &str) -> String {

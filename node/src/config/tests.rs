@@ -83,6 +83,8 @@ fn known_keys_without_effect_warn_once_and_are_still_checked() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].text.contains("vm_memory_high_watermark.relative"));
     assert!(load_text("management.tcp.port = x\n", &[]).is_err());
+    assert_eq!(load_text("queue_leader_locator = balanced\n", &[]).unwrap().warnings.len(), 1);
+    assert!(load_text("queue_leader_locator = anywhere\n", &[]).is_err());
 }
 
 #[test]
