@@ -15,6 +15,7 @@ use crate::driver::mem_store::MemStore;
 use crate::driver::{GroupSpec, Lane};
 use crate::log_store::{LogStore, Member, MemberRole, StoreError};
 use crate::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
+use crate::storage::{RocksStore, StoreConfig};
 
 /// Counts what is applied.
 struct Counter {
@@ -92,13 +93,19 @@ struct Three {
 const GROUP: GroupId = GroupId(1);
 
 async fn three() -> Three {
+    let stores: Vec<_> = (0..3).map(|_| Arc::new(MemStore::new())).collect();
+    let mut three = three_on(stores.iter().map(|s| s.clone() as Arc<dyn LogStore>).collect()).await;
+    three.stores = stores;
+    three
+}
+
+async fn three_on(stores: Vec<Arc<dyn LogStore>>) -> Three {
     let mut three =
         Three { hosts: Vec::new(), applied: Vec::new(), stores: Vec::new(), fatal: Arc::new(AtomicU64::new(0)) };
     let mut wires = Vec::new();
-    for n in 1..=3 {
+    for (n, store) in (1..=3).zip(stores) {
         let wire = Arc::new(Wires { hosts: OnceLock::new(), me: n });
         wires.push(wire.clone());
-        let store = Arc::new(MemStore::new());
         let fatal = three.fatal.clone();
         let hooks = HostHooks {
             on_event: Box::new(|_| {}),
@@ -108,9 +115,8 @@ async fn three() -> Three {
         };
         let mut config = HostConfig::new(NodeId(n), n);
         config.shards = 2;
-        let host = Host::start(config, store.clone(), wire, hooks, |_, _| counter().0).expect("starts");
+        let host = Host::start(config, store, wire, hooks, |_, _| counter().0).expect("starts");
         three.hosts.push(host);
-        three.stores.push(store);
     }
     for wire in &wires {
         assert!(wire.hosts.set(three.hosts.clone()).is_ok());
@@ -231,29 +237,45 @@ fn leader_last(three: &Three) -> u64 {
     three.stores[0].durable_record(GROUP).expect("record").last_index
 }
 
-/// Not a benchmark with a disk: what the host itself costs. `cargo test -p warren-raft --release -- --ignored --nocapture`
+/// What the host itself costs: `cargo test -p warren-raft --release -- --ignored --nocapture how_fast`.
 #[tokio::test]
 #[ignore = "prints figures"]
 async fn how_fast_is_the_host_without_a_disk() {
-    let three = three().await;
-    let leader = three.leader().await.clone();
+    measure(three().await, 3_000_000, 50_000);
+}
+
+/// The same with three stores on one disk.
+#[tokio::test]
+#[ignore = "prints figures"]
+async fn how_fast_is_the_host_on_disk() {
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().expect("directory")).collect();
+    let open = |d: &tempfile::TempDir| RocksStore::open(d.path(), StoreConfig::queues()).expect("opens");
+    let stores = dirs.iter().map(|d| Arc::new(open(d)) as Arc<dyn LogStore>).collect();
+    measure(three_on(stores).await, 1_000_000, 20_000);
+}
+
+/// Sends `total` commands with at most `window` of them not applied, then some one at a time.
+fn measure(three: Three, total: u64, window: u64) {
+    let applied = || three.applied.iter().map(|a| a.load(Ordering::Acquire)).max().unwrap_or(0);
+    let leader = loop {
+        match three.hosts.iter().find(|h| h.role(GROUP) == Some(Role::Leader)) {
+            Some(leader) => break leader.clone(),
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
     let body = Bytes::from_static(b"0123456789ab");
-    let total: u64 = 3_000_000;
     let from = Instant::now();
-    let mut sent = 0;
-    while sent < total {
-        let n = 100.min(total - sent);
-        let mut requests = vec![body.clone(); n as usize];
+    for sent in (0..total).step_by(100) {
+        let mut requests = vec![body.clone(); 100];
         while let Err(back) = leader.send_many(GROUP, requests) {
             requests = back;
             std::thread::sleep(Duration::from_micros(200));
         }
-        sent += n;
-        while sent - three.applied.iter().map(|a| a.load(Ordering::Acquire)).max().unwrap_or(0) > 50_000 {
+        while sent + 100 - applied() > window {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
-    while three.applied.iter().map(|a| a.load(Ordering::Acquire)).max() < Some(total) {
+    while applied() < total {
         std::thread::sleep(Duration::from_millis(1));
     }
     let rate = total as f64 / from.elapsed().as_secs_f64();
@@ -261,15 +283,207 @@ async fn how_fast_is_the_host_without_a_disk() {
     println!("{rate:.0} commands/s, {entries} entries, {:?}", leader.stats());
 
     let mut times = Vec::new();
-    for i in 1..=2000 {
+    for i in 1..=500 {
         let from = Instant::now();
         leader.send(GROUP, body.clone()).expect("room");
-        while three.applied.iter().map(|a| a.load(Ordering::Acquire)).max() < Some(total + i) {
-            std::hint::spin_loop();
+        while applied() < total + i {
+            std::thread::yield_now();
         }
         times.push(from.elapsed());
     }
     times.sort();
-    println!("one at a time: p50 {:?} p99 {:?}", times[1000], times[1980]);
+    println!("one at a time: p50 {:?} p99 {:?}", times[250], times[495]);
     three.shutdown();
+}
+
+/// Keeps every third command for ever: its log never becomes empty, and its snapshots have live entries.
+struct Keeper {
+    kept: Vec<u64>,
+    seen: u64,
+    freed: u64,
+    shown: Arc<AtomicU64>,
+    live: Arc<parking_lot::Mutex<Vec<u64>>>,
+}
+
+impl Keeper {
+    fn show(&self) {
+        *self.live.lock() = self.kept.clone();
+        self.shown.store(self.seen, Ordering::Release);
+    }
+}
+
+impl StateMachine for Keeper {
+    type Request = Bytes;
+
+    fn supported(&self) -> RangeInclusive<MachineVersion> {
+        MachineVersion(1)..=MachineVersion(1)
+    }
+
+    fn prepare(&mut self, request: Bytes, out: &mut BatchBuilder, _: &GroupCx<'_>) {
+        let pushed = out.push(MachineVersion(1), |b| b.extend_from_slice(&request));
+        assert!(pushed.is_ok());
+    }
+
+    fn proposed(&mut self, _: Result<(u64, u64), Refusal>, _: &GroupCx<'_>) {}
+
+    fn refuse(&mut self, _: Bytes, _: Refusal, _: &GroupCx<'_>) {}
+
+    fn apply(&mut self, entry: Applied, _: &GroupCx<'_>) {
+        self.seen += entry.batch.len() as u64;
+        if entry.index.is_multiple_of(3) {
+            self.kept.push(entry.index);
+        } else {
+            self.freed += 1000;
+        }
+        self.show();
+    }
+
+    fn role_changed(&mut self, _: &GroupCx<'_>) {}
+
+    fn tick(&mut self, _: &mut BatchBuilder, _: &GroupCx<'_>) {}
+
+    fn reclaimable_bytes(&self) -> u64 {
+        self.freed
+    }
+
+    fn snapshot(&mut self) -> MachineSnapshot {
+        self.freed = 0;
+        let mut state = self.seen.to_le_bytes().to_vec();
+        state.extend(self.kept.iter().flat_map(|i| i.to_le_bytes()));
+        MachineSnapshot { state: state.into(), live: self.kept.iter().map(|i| *i..=*i).collect() }
+    }
+
+    fn restore(&mut self, state: &[u8], _: u64, _: MachineVersion, _: &GroupCx<'_>) -> Result<(), RestoreError> {
+        let mut numbers = state.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default()));
+        self.seen = numbers.next().ok_or_else(|| RestoreError("empty".into()))?;
+        self.kept = numbers.collect();
+        self.show();
+        Ok(())
+    }
+
+    fn stopped(&mut self, _: &GroupCx<'_>) {}
+}
+
+#[derive(Default)]
+struct Link {
+    hosts: OnceLock<Vec<Host<Keeper>>>,
+    me: u64,
+    /// The node that nobody reaches; 0 = none.
+    cut: Arc<AtomicU64>,
+}
+
+impl PeerSink for Link {
+    fn send(&self, to: NodeId, _: Lane, batch: RaftBatch) -> bool {
+        let cut = self.cut.load(Ordering::Acquire);
+        if cut == to.0 || cut == self.me {
+            return false;
+        }
+        let host = self.hosts.get().and_then(|h| h.get(to.0 as usize - 1));
+        host.is_some_and(|host| host.deliver(NodeId(self.me), batch))
+    }
+}
+
+/// The whole host on real disks: a follower that was away gets the snapshot and its live entries, and has them after a
+/// restart.
+#[tokio::test]
+async fn on_disk_a_follower_left_behind_gets_every_live_entry() {
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().expect("directory")).collect();
+    let cut = Arc::new(AtomicU64::new(0));
+    let mut shown = Vec::new();
+    let mut live = Vec::new();
+    let mut hosts = Vec::new();
+    let mut links = Vec::new();
+    let settings = |n: u64| {
+        let mut config = HostConfig::new(NodeId(n), n);
+        config.shards = 1;
+        // Bodies come from the disk, not from memory.
+        config.cache_bytes = 0;
+        config.driver.snapshot_min_bytes = 20_000;
+        config.driver.snapshot_max_bytes = 30_000;
+        config.driver.snapshot_interval_ms = 0;
+        config.driver.snapshot_chunk_bytes = 4096;
+        config.driver.tail_bytes = 0;
+        config
+    };
+    let hooks = || HostHooks { on_event: Box::new(|_| {}), on_fatal: Box::new(|error| panic!("{error}")) };
+    let open = |n: usize| Arc::new(RocksStore::open(dirs[n].path(), StoreConfig::metadata()).expect("opens"));
+    let keeper = |shown: &Arc<AtomicU64>, live: &Arc<parking_lot::Mutex<Vec<u64>>>| Keeper {
+        kept: Vec::new(),
+        seen: 0,
+        freed: 0,
+        shown: shown.clone(),
+        live: live.clone(),
+    };
+    for n in 0..3 {
+        let link = Arc::new(Link { hosts: OnceLock::new(), me: n as u64 + 1, cut: cut.clone() });
+        links.push(link.clone());
+        shown.push(Arc::new(AtomicU64::new(0)));
+        live.push(Arc::default());
+        let (s, l): (&Arc<AtomicU64>, &Arc<parking_lot::Mutex<Vec<u64>>>) = (&shown[n], &live[n]);
+        let host = Host::start(settings(n as u64 + 1), open(n), link, hooks(), |_, _| keeper(s, l));
+        hosts.push(host.expect("starts"));
+    }
+    for link in &links {
+        assert!(link.hosts.set(hosts.clone()).is_ok());
+    }
+    let members: Vec<Member> =
+        (1..=3).map(|n| Member { uid: MemberUid(10 + n), node: NodeId(n), role: MemberRole::Voter }).collect();
+    for n in 0..3 {
+        let spec = GroupSpec {
+            group: GROUP,
+            me: members[n].uid,
+            members: members.clone(),
+            version: MachineVersion(1),
+            init: Bytes::new(),
+            machine: keeper(&shown[n], &live[n]),
+            campaign: n == 0,
+        };
+        hosts[n].create_group(spec).await.expect("created");
+    }
+    let push = async |count: u64| {
+        for _ in 0..count {
+            let leader = loop {
+                if let Some(host) = hosts.iter().find(|h| h.role(GROUP) == Some(Role::Leader)) {
+                    break host;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            };
+            let before = leader.status(GROUP).expect("group").applied;
+            leader.send(GROUP, Bytes::from(vec![7; 500])).expect("room");
+            leader.wait_applied(GROUP, before + 1).await.expect("applied");
+        }
+    };
+    push(60).await;
+    let away = hosts.iter().position(|h| h.role(GROUP) == Some(Role::Follower)).expect("a follower");
+    cut.store(away as u64 + 1, Ordering::Release);
+    push(300).await;
+    cut.store(0, Ordering::Release);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while shown.iter().any(|s| s.load(Ordering::Acquire) < 360) {
+        assert!(Instant::now() < deadline, "{:?}", hosts[away].status(GROUP));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(hosts[away].status(GROUP).expect("group").snapshot_index > 60);
+    let check = |host: &Host<Keeper>, n: usize| {
+        let indexes = live[n].lock().clone();
+        assert!(indexes.len() >= 120);
+        let bodies = host.entry_reader().read(GROUP, &indexes).expect("readable");
+        assert!(bodies.iter().all(|b| b.as_ref().and_then(|b| b.get(0)).is_some_and(|c| c.len() == 500)));
+    };
+    for (n, host) in hosts.iter().enumerate() {
+        check(host, n);
+    }
+    for host in &hosts {
+        host.shutdown();
+    }
+    drop((hosts, links));
+    for n in 0..3 {
+        let host = Host::start(settings(n as u64 + 1), open(n), Arc::new(Link::default()), hooks(), |_, _| {
+            keeper(&shown[n], &live[n])
+        })
+        .expect("starts again");
+        assert!(host.unopened().is_empty());
+        check(&host, n);
+        host.shutdown();
+    }
 }
