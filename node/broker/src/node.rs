@@ -10,8 +10,8 @@ use bytes::Bytes;
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{QueueKind, User};
 use warren_proto::ids::{GroupId, NodeId, SessionRef};
-use warren_raft::runtime::Host;
 use warren_raft::machine::EntryReader;
+use warren_raft::runtime::Host;
 
 use crate::cluster::formation::Peer;
 use crate::cluster::identity_file::Cluster;

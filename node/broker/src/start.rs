@@ -12,13 +12,13 @@ use warren_metastore::records::{self, Queue, QueueKind, User, Vhost};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId};
 use warren_proto::peer;
+use warren_raft::driver::{Event, GroupSpec, MemberChange, StopReason};
 use warren_raft::log_store::{LogStore, Member, MemberRole, StoreError};
+use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
 use warren_raft::storage::{RocksStore, StoreConfig};
 use warren_raft::transport::{
     CallHandler, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig, TransportError, node_id,
 };
-use warren_raft::driver::{Event, GroupSpec, MemberChange, StopReason};
-use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
 
 use crate::access;
 use crate::cluster::formation::{self, HELLO, Hello, JOIN, JoinRequest, Membership, Peer};
@@ -132,7 +132,14 @@ impl Broker {
         let (abandoned, left) = mpsc::unbounded_channel();
         let classic = Arc::new(ClassicHost::new(me, Arc::clone(&links), abandoned));
         metadata.connect(meta_host.clone(), Arc::clone(&links));
-        let local = Local { me, links: Arc::downgrade(&links), queues: queues.clone(), classic: Arc::clone(&classic), metadata: metadata.clone(), meta: meta_host.clone() };
+        let local = Local {
+            me,
+            links: Arc::downgrade(&links),
+            queues: queues.clone(),
+            classic: Arc::clone(&classic),
+            metadata: metadata.clone(),
+            meta: meta_host.clone(),
+        };
         links.connect(Arc::new(local), Arc::clone(&entries));
         receive_frames(&transport, &meta_host, &queues, &links);
 
@@ -347,12 +354,7 @@ impl PeerSink for Sink {
     }
 }
 
-fn receive_frames(
-    transport: &Transport,
-    meta: &Host<MetaMachine>,
-    queues: &Host<QuorumMachine>,
-    links: &Arc<Links>,
-) {
+fn receive_frames(transport: &Transport, meta: &Host<MetaMachine>, queues: &Host<QuorumMachine>, links: &Arc<Links>) {
     for lane in [Lane::Control, Lane::Append, Lane::Bulk] {
         let (meta, queues) = (meta.clone(), queues.clone());
         transport.on_frame(
@@ -523,14 +525,12 @@ impl Broker {
             return Ok(());
         }
         self.transport.set_peer(node, &request.name, &request.address);
-        let old: Vec<MemberUid> =
-            status.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
+        let old: Vec<MemberUid> = status.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
         for uid in old {
             tracing::info!(name = request.name, %uid, "the node comes back without its data: its old member is removed");
             host.change_members(GroupId::METADATA, vec![MemberChange::Remove(uid)]).await.map_err(|e| e.to_string())?;
         }
-        let member =
-            Member { uid: MemberUid(request.uid), node, role: MemberRole::Promotable { target: 0 } };
+        let member = Member { uid: MemberUid(request.uid), node, role: MemberRole::Promotable { target: 0 } };
         host.change_members(GroupId::METADATA, vec![MemberChange::Add(member)]).await.map_err(|e| e.to_string())
     }
 }

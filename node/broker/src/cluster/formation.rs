@@ -82,12 +82,9 @@ pub async fn find_cluster(identity: &NodeIdentity, me: &Peer, peers: &[Peer], tr
             }
         } else if hellos.len() == others.len() && others.iter().all(|p| me.name < p.name) {
             return Membership::Founder(found(identity, me, &others, &hellos));
-        } else if round % 10 == 0 {
-            let missing: Vec<&str> = others
-                .iter()
-                .filter(|p| !hellos.iter().any(|h| h.name == p.name))
-                .map(|p| p.name.as_str())
-                .collect();
+        } else if round.is_multiple_of(10) {
+            let missing: Vec<&str> =
+                others.iter().filter(|p| !hellos.iter().any(|h| h.name == p.name)).map(|p| p.name.as_str()).collect();
             tracing::info!(?missing, "waiting for the other nodes to form the cluster");
         }
         round += 1;
@@ -126,7 +123,12 @@ async fn ask(peer: &Peer, transport: &Transport) -> Option<Hello> {
     match serde_json::from_slice::<Hello>(&bytes) {
         Ok(hello) if hello.name == peer.name => Some(hello),
         Ok(hello) => {
-            tracing::warn!(address = peer.address, expected = peer.name, found = hello.name, "another node answers there");
+            tracing::warn!(
+                address = peer.address,
+                expected = peer.name,
+                found = hello.name,
+                "another node answers there"
+            );
             None
         }
         Err(error) => {
@@ -138,12 +140,8 @@ async fn ask(peer: &Peer, transport: &Transport) -> Option<Hello> {
 
 fn found(identity: &NodeIdentity, me: &Peer, others: &[&Peer], hellos: &[Hello]) -> Cluster {
     let uid = random_u64();
-    let mut founders = vec![Founder {
-        name: me.name.clone(),
-        incarnation: identity.incarnation,
-        uid,
-        address: me.address.clone(),
-    }];
+    let mut founders =
+        vec![Founder { name: me.name.clone(), incarnation: identity.incarnation, uid, address: me.address.clone() }];
     for peer in others {
         if let Some(hello) = hellos.iter().find(|h| h.name == peer.name) {
             founders.push(Founder {
@@ -165,12 +163,8 @@ async fn join(
     transport: &Transport,
 ) -> Result<Cluster, String> {
     let uid = random_u64();
-    let request = JoinRequest {
-        name: me.name.clone(),
-        incarnation: identity.incarnation,
-        uid,
-        address: me.address.clone(),
-    };
+    let request =
+        JoinRequest { name: me.name.clone(), incarnation: identity.incarnation, uid, address: me.address.clone() };
     let payload = serde_json::to_vec(&request).map_err(|e| e.to_string())?;
     let mut reason = "no member of the cluster answered".to_owned();
     for peer in others {

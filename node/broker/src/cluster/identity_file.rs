@@ -54,7 +54,9 @@ pub enum IdentityError {
         error: std::io::Error,
     },
     /// The file holds something else.
-    #[error("{path} cannot be read ({error}); restore it, or wipe the node's data directory and let the node join again")]
+    #[error(
+        "{path} cannot be read ({error}); restore it, or wipe the node's data directory and let the node join again"
+    )]
     Corrupt {
         /// The file.
         path: String,

@@ -64,11 +64,7 @@ pub struct Metadata {
 impl Metadata {
     /// Access for this process; `timeout` bounds every write (`metadata_store.default_timeout`).
     /// Declared and deleted queues are named to `queue_changes`.
-    pub fn new(
-        origin: u64,
-        timeout: Duration,
-        queue_changes: mpsc::UnboundedSender<QueueChange>,
-    ) -> Self {
+    pub fn new(origin: u64, timeout: Duration, queue_changes: mpsc::UnboundedSender<QueueChange>) -> Self {
         let (applied, _) = watch::channel(0);
         Metadata {
             shared: Arc::new(Shared {

@@ -215,7 +215,8 @@ mod tests {
     #[test]
     fn an_argument_that_has_no_effect_yet_is_refused() {
         assert!(
-            error(QueueKind::Quorum, &FieldTable::new().with("x-max-length", FieldValue::I64(5))).contains("not available")
+            error(QueueKind::Quorum, &FieldTable::new().with("x-max-length", FieldValue::I64(5)))
+                .contains("not available")
         );
     }
 

@@ -33,8 +33,8 @@ impl Broker {
     /// Makes a binding. Making one that is there is fine.
     pub async fn bind(&self, cx: &Context, spec: BindingSpec) -> Result<(), BrokerError> {
         let spec = self.checked(cx, spec)?;
-        let source = self.metadata.exchange(&cx.vhost, &spec.source)
-            .ok_or_else(|| no_exchange(&cx.vhost, &spec.source))?;
+        let source =
+            self.metadata.exchange(&cx.vhost, &spec.source).ok_or_else(|| no_exchange(&cx.vhost, &spec.source))?;
         match source.kind {
             ExchangeKind::Topic => check_topic_key(&spec)?,
             ExchangeKind::Headers => check_x_match(&spec)?,
@@ -61,11 +61,7 @@ impl Broker {
     }
 
     fn checked(&self, cx: &Context, spec: BindingSpec) -> Result<BindingSpec, BrokerError> {
-        let spec = BindingSpec {
-            source: clean_name(&spec.source),
-            destination: clean_name(&spec.destination),
-            ..spec
-        };
+        let spec = BindingSpec { source: clean_name(&spec.source), destination: clean_name(&spec.destination), ..spec };
         let default = || BrokerError::AccessRefused("operation not permitted on the default exchange".into());
         let destination = match spec.kind {
             DestinationKind::Queue => {

@@ -1,7 +1,7 @@
 //! Declaring and deleting exchanges (spec: amqp091.md, section 5).
 
-use warren_metastore::records::{DeleteExchange, Exchange, ExchangeKind, Record};
 use warren_metastore::records::CreateOrGet;
+use warren_metastore::records::{DeleteExchange, Exchange, ExchangeKind, Record};
 use warren_metastore::tree::{AbortCode, MetaError};
 use warren_proto::amqp091::{FieldTable, FieldValue};
 
@@ -65,9 +65,7 @@ impl Broker {
             return equivalent(&existing, &wanted);
         }
         if name.starts_with("amq.") {
-            return Err(BrokerError::AccessRefused(format!(
-                "exchange name '{name}' contains reserved prefix 'amq.*'"
-            )));
+            return Err(BrokerError::AccessRefused(format!("exchange name '{name}' contains reserved prefix 'amq.*'")));
         }
         let reply = match self.metadata.write(wanted.create_or_get()).await {
             Ok(reply) => Ok(reply),
@@ -100,9 +98,7 @@ impl Broker {
             return Err(BrokerError::AccessRefused("operation not permitted on the default exchange".into()));
         }
         if name.starts_with("amq.") {
-            return Err(BrokerError::AccessRefused(format!(
-                "exchange name '{name}' contains reserved prefix 'amq.*'"
-            )));
+            return Err(BrokerError::AccessRefused(format!("exchange name '{name}' contains reserved prefix 'amq.*'")));
         }
         self.check(&cx.user.name, &cx.vhost, Permission::Configure, Resource::Exchange(&name))?;
         let mode = if if_unused { DeleteExchange::IfUnused } else { DeleteExchange::Always };

@@ -131,8 +131,7 @@ impl Broker {
 
     async fn declare_passive(&self, cx: &Context, spec: &QueueSpec) -> Result<QueueDeclared, BrokerError> {
         self.check_any(&cx.user.name, &cx.vhost, Resource::Queue(&spec.name))?;
-        let queue =
-            self.metadata.queue(&cx.vhost, &spec.name).ok_or_else(|| no_queue(&cx.vhost, &spec.name))?;
+        let queue = self.metadata.queue(&cx.vhost, &spec.name).ok_or_else(|| no_queue(&cx.vhost, &spec.name))?;
         self.check_exclusive(cx, &queue)?;
         self.declared(cx, spec).await
     }
@@ -275,12 +274,13 @@ impl Broker {
         }
         let target = self.target(cx, &name)?;
         let conditional = if_unused || if_empty;
-        let stats = match self.queue_stats(&target, if conditional { STATS_TIMEOUT } else { Duration::from_secs(1) }).await {
-            Ok(stats) => stats,
-            // A queue without a leader can be deleted all the same.
-            Err(_) if !conditional => QueueStats::default(),
-            Err(error) => return Err(error),
-        };
+        let stats =
+            match self.queue_stats(&target, if conditional { STATS_TIMEOUT } else { Duration::from_secs(1) }).await {
+                Ok(stats) => stats,
+                // A queue without a leader can be deleted all the same.
+                Err(_) if !conditional => QueueStats::default(),
+                Err(error) => return Err(error),
+            };
         if if_unused && !stats.consumers.is_empty() {
             return Err(BrokerError::PreconditionFailed(format!("queue '{name}' in vhost '{}' in use", cx.vhost)));
         }

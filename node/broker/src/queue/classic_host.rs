@@ -16,11 +16,11 @@ use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Origin, 
 
 use super::group::refuse;
 use super::links::Links;
-use crate::metadata::now_ms;
 use super::protocol::{
     Body, ConsumerStats, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueueStats,
     Settlement, ToQueue, ToSession,
 };
+use crate::metadata::now_ms;
 
 struct Hosted {
     queue: Queue,
@@ -46,10 +46,7 @@ impl ClassicHost {
 
     /// Starts an empty queue, unless it runs.
     pub fn start(&self, group: GroupId) {
-        self.queues
-            .write()
-            .entry(group)
-            .or_insert_with(|| Arc::new(Mutex::new(Hosted::new())));
+        self.queues.write().entry(group).or_insert_with(|| Arc::new(Mutex::new(Hosted::new())));
     }
 
     /// Ends a queue and tells its sessions.
@@ -115,7 +112,8 @@ impl ClassicHost {
                 }
                 QueueItem::Redeliver { tag, from_msg_id } => {
                     let consumer = ConsumerRef::Id(ConsumerId { session: to.from, tag: tag.clone() });
-                    let key = hosted.queue.consumers().find(|c| c.id.session == to.from && c.id.tag == tag).map(|c| c.key);
+                    let key =
+                        hosted.queue.consumers().find(|c| c.id.session == to.from && c.id.tag == tag).map(|c| c.key);
                     let messages = hosted.queue.held(&consumer, from_msg_id).map(delivery).collect();
                     let key = Reference(key.map_or(0, |k| k.0));
                     self.say(to.from, to.group, QueueEvent::Deliver { tag, key, messages, again: true });
@@ -216,7 +214,9 @@ fn command(from: SessionRef, request: QueueRequest) -> Command {
             }
         }
         QueueRequest::Sent { key, count } => Command::Sent { consumer: ConsumerRef::Key(ConsumerKey(key.0)), count },
-        QueueRequest::Cancel { tag } => Command::Cancel { consumer: ConsumerRef::Id(ConsumerId { session: from, tag }) },
+        QueueRequest::Cancel { tag } => {
+            Command::Cancel { consumer: ConsumerRef::Id(ConsumerId { session: from, tag }) }
+        }
         QueueRequest::Purge => Command::Purge,
         QueueRequest::SessionGone { session } => Command::SessionDown { session },
     }
@@ -272,4 +272,3 @@ fn stats(queue: &Queue) -> QueueStats {
             .collect(),
     }
 }
-

@@ -199,12 +199,8 @@ impl QuorumMachine {
             match effect {
                 Effect::Deliver(deliver) => {
                     let messages = deliver.messages.iter().map(|m| bodies.delivery(m)).collect();
-                    let event = QueueEvent::Deliver {
-                        tag: deliver.tag,
-                        key: Reference(deliver.key.0),
-                        messages,
-                        again: false,
-                    };
+                    let event =
+                        QueueEvent::Deliver { tag: deliver.tag, key: Reference(deliver.key.0), messages, again: false };
                     self.say(deliver.session, cx, event);
                     spent.push(deliver.messages);
                 }
@@ -292,7 +288,9 @@ fn command(from: SessionRef, request: QueueRequest) -> Command {
                 Settlement::Discard { .. } => Command::Discard { consumer, ids },
             }
         }
-        QueueRequest::Cancel { tag } => Command::Cancel { consumer: ConsumerRef::Id(ConsumerId { session: from, tag }) },
+        QueueRequest::Cancel { tag } => {
+            Command::Cancel { consumer: ConsumerRef::Id(ConsumerId { session: from, tag }) }
+        }
         QueueRequest::Purge => Command::Purge,
         QueueRequest::Sent { .. } => Command::Continue,
         QueueRequest::SessionGone { session } => Command::SessionDown { session, loss: SessionLoss::Gone },

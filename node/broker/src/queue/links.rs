@@ -53,11 +53,7 @@ pub struct Links {
 
 impl Links {
     /// Links of this node; call [`connect`](Self::connect) before the first use.
-    pub fn new(
-        sessions: Arc<Sessions>,
-        transport: Transport,
-        runtime: tokio::runtime::Handle,
-    ) -> Self {
+    pub fn new(sessions: Arc<Sessions>, transport: Transport, runtime: tokio::runtime::Handle) -> Self {
         Links {
             me: sessions.node(),
             sessions,

@@ -11,8 +11,8 @@ use warren_metastore::records::{Queue, QueueKind};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation};
 use warren_queues::quorum::LATEST;
-use warren_raft::log_store::{Member, MemberRole};
 use warren_raft::driver::{GroupSpec, OpenError};
+use warren_raft::log_store::{Member, MemberRole};
 use warren_raft::runtime::CreateError;
 
 use super::group::QuorumMachine;
@@ -80,11 +80,8 @@ impl Broker {
             );
             return;
         }
-        let members = queue
-            .members
-            .iter()
-            .map(|m| Member { uid: m.uid, node: m.node, role: MemberRole::Voter })
-            .collect();
+        let members =
+            queue.members.iter().map(|m| Member { uid: m.uid, node: m.node, role: MemberRole::Voter }).collect();
         let spec = GroupSpec {
             group: queue.group,
             me: me.uid,

@@ -15,7 +15,6 @@ use super::protocol::{
 #[error("a peer's message lacks or has an unknown {0}")]
 pub struct WireError(&'static str);
 
-
 fn session_id(s: SessionRef) -> peer::SessionId {
     peer::SessionId { node: s.node.0, incarnation: s.incarnation, id: s.id }
 }
@@ -130,12 +129,7 @@ pub fn encode_to_session(to: ToSession) -> peer::ToSession {
                 .collect(),
         }),
     };
-    peer::ToSession {
-        session: Some(session_id(to.session)),
-        group: to.group.0,
-        leader: to.leader.0,
-        kind: Some(kind),
-    }
+    peer::ToSession { session: Some(session_id(to.session)), group: to.group.0, leader: to.leader.0, kind: Some(kind) }
 }
 
 fn container(body: Body) -> Bytes {
@@ -165,10 +159,9 @@ pub fn decode_to_session(to: peer::ToSession) -> Result<ToSession, WireError> {
                 peer::EnqueueOutcome::Unsupported => EnqueueOutcome::Unsupported,
             },
         },
-        Kind::Replied(r) => QueueEvent::Replied {
-            correlation: r.correlation,
-            reply: decode_reply(r.reply.ok_or(WireError("reply"))?)?,
-        },
+        Kind::Replied(r) => {
+            QueueEvent::Replied { correlation: r.correlation, reply: decode_reply(r.reply.ok_or(WireError("reply"))?)? }
+        }
         Kind::Deliver(d) => QueueEvent::Deliver {
             tag: d.tag,
             key: Reference(d.key),
@@ -209,12 +202,7 @@ pub fn decode_to_session(to: peer::ToSession) -> Result<ToSession, WireError> {
             },
         },
     };
-    Ok(ToSession {
-        session: session_ref(to.session)?,
-        group: GroupId(to.group),
-        leader: NodeId(to.leader),
-        event,
-    })
+    Ok(ToSession { session: session_ref(to.session)?, group: GroupId(to.group), leader: NodeId(to.leader), event })
 }
 
 fn encode_delivery(m: Delivery) -> peer::Delivery {

@@ -22,8 +22,8 @@ use warren_proto::ids::{GroupId, NodeId, Reference, SessionRef};
 use crate::error::BrokerError;
 use crate::node::Broker;
 use crate::queue::protocol::{
-    Body, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueuedMessage, Settlement, ToQueue,
-    ToSession,
+    Body, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueuedMessage, Settlement,
+    ToQueue, ToSession,
 };
 use confirms::{Confirms, Resolved};
 use queue_client::{ConsumerHandle, QueueClient};
@@ -322,7 +322,11 @@ impl Session {
     }
 
     /// Takes one message (`basic.get`). With it, how many are ready behind it.
-    pub async fn get(&mut self, target: &Arc<QueueTarget>, no_ack: bool) -> Result<Option<(Delivered, u64)>, BrokerError> {
+    pub async fn get(
+        &mut self,
+        target: &Arc<QueueTarget>,
+        no_ack: bool,
+    ) -> Result<Option<(Delivered, u64)>, BrokerError> {
         self.flush();
         self.next_correlation += 1;
         // A tag of its own for each get, so that asking again after a leader change gives the same message.
@@ -368,7 +372,9 @@ impl Session {
         let group = to.group;
         let leader = to.leader;
         match to.event {
-            QueueEvent::Deliver { tag, key, messages, again } => self.deliver(group, leader, tag, key, messages, again, out),
+            QueueEvent::Deliver { tag, key, messages, again } => {
+                self.deliver(group, leader, tag, key, messages, again, out)
+            }
             QueueEvent::Enqueued { first_seq, last_seq, outcome } => {
                 self.enqueued(to.session, group, leader, (first_seq, last_seq), outcome, now);
             }
@@ -537,7 +543,8 @@ impl Session {
     /// A node is reachable again.
     pub fn node_up(&mut self, node: NodeId) {
         let now = Instant::now();
-        let groups: Vec<GroupId> = self.clients.iter().filter(|(_, c)| c.leader() == Some(node)).map(|(g, _)| *g).collect();
+        let groups: Vec<GroupId> =
+            self.clients.iter().filter(|(_, c)| c.leader() == Some(node)).map(|(g, _)| *g).collect();
         for group in groups {
             if self.clients.get(&group).is_some_and(|c| !c.is_idle()) {
                 self.resend(group, Some(node), now);
@@ -573,6 +580,11 @@ impl Session {
             self.resend(group, leader.filter(|l| self.broker.links().is_up(*l)), now);
         }
         self.send();
+    }
+
+    /// Whether something waits for an answer.
+    pub fn is_waiting(&self) -> bool {
+        self.clients.values().any(|c| !c.is_idle())
     }
 
     /// Whether something waits for an answer, or for messages.

@@ -176,8 +176,7 @@ impl QueueClient {
         out: &mut Vec<(NodeId, ToQueue)>,
     ) {
         for run in std::mem::take(&mut self.settlements) {
-            let request =
-                QueueRequest::Settle { key: run.consumer.key, settlement: run.settlement, ids: run.ids };
+            let request = QueueRequest::Settle { key: run.consumer.key, settlement: run.settlement, ids: run.ids };
             self.command(next_correlation(), request);
         }
         if self.unsent == 0 && self.commands_unsent == 0 {
@@ -335,7 +334,14 @@ impl QueueClient {
     }
 
     /// The node that was asked cannot append. True if `leader` should be asked at once.
-    pub fn refused(&mut self, leader: Option<NodeId>, asked: NodeId, busy: bool, first_seq: Option<u64>, now: Instant) -> bool {
+    pub fn refused(
+        &mut self,
+        leader: Option<NodeId>,
+        asked: NodeId,
+        busy: bool,
+        first_seq: Option<u64>,
+        now: Instant,
+    ) -> bool {
         self.heard = now;
         if first_seq.is_some_and(|seq| seq <= self.first_seq) {
             // Nothing of what is pending was appended by this attempt.

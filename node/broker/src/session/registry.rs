@@ -1,8 +1,8 @@
 //! Which sessions live on this node, and how what queues say reaches them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -233,7 +233,10 @@ impl Sessions {
                         first_seq: None,
                         busy: *busy,
                     };
-                    self.finish(*correlation, ToSession { session: to.session, group: to.group, leader: to.leader, event });
+                    self.finish(
+                        *correlation,
+                        ToSession { session: to.session, group: to.group, leader: to.leader, event },
+                    );
                 }
                 self.forward(to);
             }
