@@ -239,7 +239,12 @@ impl Channel {
         }
     }
 
-    /// Whether something waits for an answer, so that [`Channel::tick`] is to be called.
+    /// Whether something waits for an answer.
+    pub fn is_waiting(&self) -> bool {
+        self.session.is_waiting()
+    }
+
+    /// Whether [`Channel::tick`] is to be called.
     pub fn needs_tick(&self) -> bool {
         self.session.needs_tick()
     }

@@ -25,6 +25,8 @@ use crate::settings::Settings;
 
 /// How often channels are looked at while something of theirs waits for an answer.
 const TICK: Duration = Duration::from_millis(100);
+/// The same after a long time in which nothing happened.
+const LONGEST_TICK: Duration = Duration::from_millis(3200);
 /// The longest that the timer is set for.
 const IDLE: Duration = Duration::from_secs(3600);
 /// How long the end of a session may take before the client is answered nevertheless.
@@ -87,8 +89,12 @@ pub struct Running {
     blocking: FxHashSet<u16>,
     /// Whether there are any.
     blocked: bool,
-    /// Something may wait for an answer: tick.
+    /// Something happened since the last tick, or waits for an answer.
     active: bool,
+    /// Something waited for messages at the last tick.
+    waiting: bool,
+    /// Until the next tick while nothing happens.
+    pause: Duration,
     arena: BytesMut,
     outputs: Vec<Output>,
     peer: std::net::SocketAddr,
@@ -134,6 +140,8 @@ impl Running {
             blocking: FxHashSet::default(),
             blocked: false,
             active: false,
+            waiting: false,
+            pause: TICK,
             arena: BytesMut::new(),
             outputs: Vec::new(),
             peer: ends.peer,
@@ -189,10 +197,11 @@ impl Running {
     /// Sets the timer for what is due next, unless it is set for something that is due sooner.
     fn arm(&self, timer: Pin<&mut Sleep>, armed: Option<Instant>) -> Option<Instant> {
         let beat = self.link.heartbeat.deadline();
-        let due = match self.active {
-            true => Instant::now() + TICK,
+        let due = match (self.active, self.waiting) {
+            (true, _) => Instant::now() + TICK,
+            (false, true) => Instant::now() + self.pause,
             // An idle connection without heartbeats sleeps until something else wakes it.
-            false => beat.unwrap_or_else(|| Instant::now() + IDLE),
+            (false, false) => beat.unwrap_or_else(|| Instant::now() + IDLE),
         };
         if armed.is_some_and(|at| at <= due) {
             return armed;
@@ -502,18 +511,25 @@ impl Running {
 
     fn tick(&mut self) -> Result<(), End> {
         self.link.beat(Instant::now())?;
+        let quiet = !self.active;
         self.active = false;
+        self.waiting = false;
         for (number, slot) in &mut self.channels {
             if let Slot::Open(channel) = slot
                 && channel.needs_tick()
             {
-                // Also if nothing is awaited any more: time may have resolved publishes.
+                // Written also if nothing is awaited any more: time may have resolved publishes.
                 channel.tick(&self.context, &mut self.link.egress, &mut self.outputs);
-                self.active = true;
+                self.active |= channel.is_waiting();
+                self.waiting = true;
                 self.touched.push(*number);
             }
         }
-        if !self.active {
+        self.pause = match quiet {
+            true => (self.pause * 2).min(LONGEST_TICK),
+            false => TICK,
+        };
+        if quiet {
             self.link.rest();
             self.arena = BytesMut::new();
         }
