@@ -23,6 +23,8 @@ use crate::session::registry::Sessions;
 
 /// How often a leader compares the sessions it knows with those that exist on its node.
 const RECHECK_MS: u64 = 5_000;
+/// How often it asks other nodes for theirs: word of a session's end can be lost with a connection.
+const PING_MS: u64 = 60_000;
 
 /// What reaches a quorum queue's member.
 #[derive(Debug)]
@@ -77,6 +79,7 @@ pub struct QuorumMachine {
     /// Leader: commands that follow from what happened outside, to be appended with the next tick.
     owed: Vec<Command>,
     rechecked_at: u64,
+    pinged_at: u64,
     force_snapshot: bool,
 }
 
@@ -94,6 +97,7 @@ impl QuorumMachine {
             timers: BTreeMap::new(),
             owed: Vec::new(),
             rechecked_at: 0,
+            pinged_at: 0,
             force_snapshot: false,
         }
     }
@@ -510,6 +514,12 @@ impl StateMachine for QuorumMachine {
                 .collect();
             for session in gone {
                 self.append(&Command::SessionDown { session, loss: SessionLoss::Gone }, out);
+            }
+        }
+        if cx.now_ms.saturating_sub(self.pinged_at) >= PING_MS {
+            self.pinged_at = cx.now_ms;
+            for session in self.monitored.iter().filter(|s| s.node != self.context.me) {
+                self.say(*session, cx, QueueEvent::Ping);
             }
         }
     }

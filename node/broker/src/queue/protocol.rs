@@ -255,6 +255,8 @@ pub enum QueueEvent {
         /// It leads, but is not ready or is full: ask it again.
         busy: bool,
     },
+    /// Asks whether the session is still there; the session itself need not answer.
+    Ping,
     /// The queue is gone.
     Eol,
     /// The queue's figures.

@@ -105,6 +105,7 @@ pub fn encode_to_session(to: ToSession) -> peer::ToSession {
             first_seq: first_seq.unwrap_or(0),
             busy,
         }),
+        QueueEvent::Ping => Kind::Ping(peer::Ping {}),
         QueueEvent::Eol => Kind::Eol(peer::Eol {}),
         QueueEvent::Stats { correlation, stats } => Kind::Stats(peer::Stats {
             correlation,
@@ -175,6 +176,7 @@ pub fn decode_to_session(to: peer::ToSession) -> Result<ToSession, WireError> {
             first_seq: (n.first_seq != 0).then_some(n.first_seq),
             busy: n.busy,
         },
+        Kind::Ping(_) => QueueEvent::Ping,
         Kind::Eol(_) => QueueEvent::Eol,
         Kind::Stats(s) => QueueEvent::Stats {
             correlation: s.correlation,

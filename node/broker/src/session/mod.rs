@@ -397,7 +397,7 @@ impl Session {
                 }
             }
             QueueEvent::Eol => self.queue_gone(group, out),
-            QueueEvent::Stats { .. } => {}
+            QueueEvent::Stats { .. } | QueueEvent::Ping => {}
         }
         self.send();
     }
