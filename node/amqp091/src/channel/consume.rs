@@ -3,12 +3,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use warren_broker::ConsumerSpec;
+use warren_broker::queue::protocol::{QueueEvent, ToSession};
 use warren_proto::amqp091::{
     BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicGet, BasicGetEmpty, FieldTable, Method,
     ProtocolError, ReplyCode, ShortStr,
 };
 
-use super::reply_to::REPLY_TO;
+use super::reply_to::{NO_QUEUE, REPLY_TO};
 use super::{Answer, Channel, Context};
 use crate::errors::from_broker;
 
@@ -78,6 +79,22 @@ impl Channel {
             true => Ok(Answer::Silence),
             false => Ok(Answer::Method(BasicCancelOk { consumer_tag: cancel.consumer_tag }.into())),
         }
+    }
+
+    /// Forgets a consumer once all that its queue delivered was taken.
+    pub fn cancelled(&mut self, tag: &ShortStr) {
+        self.session.cancelled(tag.as_bytes());
+    }
+
+    /// An event that marks a place among the session's events.
+    pub fn marker(&self, context: &Context) -> ToSession {
+        let (session, leader) = (self.session.id(), context.broker.me());
+        ToSession { session, group: NO_QUEUE, leader, event: QueueEvent::Eol }
+    }
+
+    /// Whether an event is such a mark: no group has that id, so no queue says it.
+    pub fn is_marker(to: &ToSession) -> bool {
+        to.group == NO_QUEUE && matches!(to.event, QueueEvent::Eol)
     }
 
     async fn get(&mut self, get: BasicGet, context: &Context) -> Result<Answer, ProtocolError> {

@@ -308,7 +308,19 @@ impl Running {
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else {
             return Ok(());
         };
+        let cancelled = match &method {
+            Method::BasicCancel(cancel) => Some(cancel.consumer_tag.clone()),
+            _ => None,
+        };
         let answer = self.link.while_waiting(channel.carry_out(method, &self.context)).await?;
+        if let (Some(tag), Ok(_)) = (cancelled, &answer) {
+            // What the queue delivered before it knew of the cancel is the client's, and comes before cancel-ok.
+            self.drain_events(number).await?;
+            if let Some(Slot::Open(channel)) = self.channels.get_mut(&number) {
+                channel.cancelled(&tag);
+            }
+        }
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let egress = &mut self.link.egress;
         match answer {
             Ok(Answer::Silence) => Ok(()),
@@ -470,6 +482,21 @@ impl Running {
         })?;
         self.sessions.insert(session, number);
         Some(number)
+    }
+
+    /// Handles the events that were sent before now. The session's consumers' limits bound what they make.
+    async fn drain_events(&mut self, number: u16) -> Result<(), End> {
+        let Some(Slot::Open(channel)) = self.channels.get(&number) else { return Ok(()) };
+        let marker = channel.marker(&self.context);
+        // Fails only if the receiver is gone, and that is ours.
+        let _ = self.sender.send(SessionEvent::Queue(marker));
+        while let Some(event) = self.link.while_waiting(self.events.recv()).await? {
+            if matches!(&event, SessionEvent::Queue(to) if Channel::is_marker(to)) {
+                break;
+            }
+            self.event(event)?;
+        }
+        Ok(())
     }
 
     fn more_events(&mut self) -> Result<(), End> {

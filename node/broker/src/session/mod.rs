@@ -302,22 +302,30 @@ impl Session {
         Err(failure)
     }
 
-    /// Ends a subscription; what it delivered stays answerable. Unknown tags are fine.
+    /// Ends a subscription at its queue; what it delivered stays answerable. Unknown tags are fine. Deliveries that the
+    /// queue made before are still on their way: take them with [`handle`](Self::handle), then call
+    /// [`cancelled`](Self::cancelled).
     pub async fn cancel(&mut self, tag: &[u8]) -> Result<(), BrokerError> {
-        let Some(number) = self.by_tag.remove(tag) else { return Ok(()) };
+        let Some(&number) = self.by_tag.get(tag) else { return Ok(()) };
         self.flush();
-        let consumer = &mut self.consumers[number as usize];
-        consumer.cancelled = true;
+        let consumer = &self.consumers[number as usize];
         let (group, tag) = (consumer.group, consumer.handle.tag.clone());
-        if consumer.unanswered == 0 {
-            self.consumers.remove(number as usize);
-        }
         match self.clients.get(&group).filter(|c| !c.gone) {
             Some(client) => {
                 let target = Arc::clone(&client.target);
                 self.broker.call_queue(self.me, &target, QueueRequest::Cancel { tag }).await.map(|_| ())
             }
             None => Ok(()),
+        }
+    }
+
+    /// Forgets a consumer that was [cancelled](Self::cancel): what still comes for it goes back to its queue.
+    pub fn cancelled(&mut self, tag: &[u8]) {
+        let Some(number) = self.by_tag.remove(tag) else { return };
+        let consumer = &mut self.consumers[number as usize];
+        consumer.cancelled = true;
+        if consumer.unanswered == 0 {
+            self.consumers.remove(number as usize);
         }
     }
 
