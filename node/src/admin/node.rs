@@ -12,7 +12,7 @@ use super::protocol::{Code, Refusal, Request};
 use super::queues::group_status;
 use super::state::{Listening, NodeState};
 use super::{Answer, Outcome, done, peers, unreadable};
-use crate::config::settings::{LogFormat, LogOutput, QueueType};
+use crate::config::settings::{LeaderLocator, LogFormat, LogOutput, QueueType};
 
 fn text(text: impl Into<String>) -> Outcome {
     Ok(Answer::Value(json!({"text": text.into()})))
@@ -283,7 +283,10 @@ pub fn environment(state: &NodeState) -> Outcome {
         "metadata_store.khepri.snapshot_interval": settings.metadata.snapshot_interval,
         "metadata_store.leader_wait_timeout": millis(settings.metadata.leader_wait_timeout),
         "default_queue_type": if settings.queues.default_type == QueueType::Quorum { "quorum" } else { "classic" },
-        "queue_leader_locator": format!("{:?}", settings.queues.leader_locator),
+        "queue_leader_locator": match settings.queues.leader_locator {
+            LeaderLocator::ClientLocal => "client-local",
+            LeaderLocator::Balanced => "balanced",
+        },
         "quorum_queue.initial_cluster_size": settings.queues.initial_cluster_size,
         "quorum_queue.commands_soft_limit": settings.queues.commands_soft_limit,
         "peer.ip": settings.peer.ip.map(|ip| ip.to_string()),

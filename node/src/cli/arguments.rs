@@ -79,7 +79,6 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("online", None, false),
     ("offline", None, false),
     ("local", None, false),
-    ("pre-hashed-password", None, false),
     ("if-empty", Some('e'), false),
     ("if-unused", Some('u'), false),
     ("force", None, false),
@@ -89,9 +88,7 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("idempotent", None, false),
     ("no-wait", None, false),
     ("unit", None, true),
-    ("pid", None, true),
     ("global", None, false),
-    ("limit", None, true),
 ];
 
 /// What is wrong with the arguments.

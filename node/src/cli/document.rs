@@ -6,10 +6,27 @@ use serde_json::Value;
 
 use super::format::cell;
 
+/// A unit of bytes: its name and size.
+pub type Unit = (&'static str, f64);
+
+/// The unit of a name; gigabytes without one.
+pub fn unit(name: &str) -> Option<Unit> {
+    const UNITS: [Unit; 7] = [
+        ("gb", 1e9),
+        ("bytes", 1.0),
+        ("mb", 1e6),
+        ("tb", 1e12),
+        ("mib", 1_048_576.0),
+        ("gib", 1_073_741_824.0),
+        ("tib", 1_099_511_627_776.0),
+    ];
+    UNITS.into_iter().find(|(known, _)| *known == name || name.is_empty())
+}
+
 /// The document of a verb. Values that are not known here follow in a section of their own, so nothing is hidden.
-pub fn sections(verb: &str, value: &Value) -> String {
+pub fn sections(verb: &str, value: &Value, unit: &Unit) -> String {
     match verb {
-        "status" => status(value),
+        "status" => status(value, unit),
         "cluster_status" => cluster_status(value),
         _ => plain(value),
     }
@@ -57,7 +74,7 @@ fn listener(value: &Value) -> String {
     )
 }
 
-fn status(value: &Value) -> String {
+fn status(value: &Value, (unit, size): &Unit) -> String {
     let mut out = String::new();
     heading(&mut out, "Runtime");
     for (label, key) in [
@@ -82,11 +99,11 @@ fn status(value: &Value) -> String {
     list(&mut out, "Tags", &value["tags"], |item| cell("", item));
     heading(&mut out, "Memory");
     if let Some(bytes) = value["memory"]["total"]["rss"].as_u64() {
-        let _ = writeln!(out, "Total memory used: {:.4} gb", bytes as f64 / 1e9);
+        let _ = writeln!(out, "Total memory used: {:.4} {unit}", bytes as f64 / size);
     }
     heading(&mut out, "Free Disk Space");
     if let Some(bytes) = value["disk_free"].as_u64() {
-        let _ = writeln!(out, "Free disk space: {:.4} gb", bytes as f64 / 1e9);
+        let _ = writeln!(out, "Free disk space: {:.4} {unit}", bytes as f64 / size);
     }
     heading(&mut out, "Totals");
     line(&mut out, "Connection count", &value["totals"]["connection_count"]);

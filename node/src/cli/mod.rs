@@ -100,6 +100,11 @@ impl Call {
             _ if !rest.is_empty() => return Err(Refused::Usage("too many arguments".to_owned())),
             _ => Vec::new(),
         };
+        if let Some(Value::String(unit)) = args.get("unit")
+            && document::unit(unit).is_none()
+        {
+            return Err(Refused::Usage(format!("unit `{unit}` is not supported")));
+        }
         let target = Target::new(&globals, &Environment::new(&environment::process)).map_err(Refused::Data)?;
         let timeout = globals.timeout.or(verb.timeout.map(Duration::from_secs)).unwrap_or(FOREVER);
         Ok(Call { verb, globals, args, columns, timeout, target })
@@ -170,7 +175,10 @@ impl Call {
                 format::rows(formatter, &columns, &answer.rows, self.headers())
             }
             Kind::Document if formatter.is_for_programs() => format::document(formatter, &answer.value),
-            Kind::Document => document::sections(self.verb.name, &answer.value),
+            Kind::Document => {
+                let unit = document::unit(self.text("unit")).unwrap_or(("bytes", 1.0));
+                document::sections(self.verb.name, &answer.value, &unit)
+            }
             Kind::Result(text) => format::text(formatter, &self.fill(text, &answer.value)),
             Kind::Done(_) if matches!(formatter, Formatter::Json | Formatter::JsonStream) => {
                 format!("{}\n", json!({"result": "ok", "node": self.target.node.as_str()}))

@@ -101,103 +101,320 @@ pub const VERBS: &[Verb] = &[
     verb("status", &[], "Status of node {node} ...", Kind::Document).within(60).of(DIAGNOSTICS).options(&["unit"]),
     verb("cluster_status", &[], "Cluster status of node {node} ...", Kind::Document).within(60).of(DIAGNOSTICS),
     verb("environment", &[], "Configuration of node {node} ...", Kind::Document).within(60).of(DIAGNOSTICS),
-    verb("ping", &[], "Will ping {node}. This only checks that its process answers. Timeout: {timeout_ms} ms.", Kind::Own(Own::Ping))
-        .within(60)
-        .of(DIAGNOSTICS),
-    verb("check_running", &[], "Checking if Warren is running on node {node} ...", Kind::Result("Warren on node {node} is fully booted and running"))
-        .within(60)
-        .of(DIAGNOSTICS),
+    verb(
+        "ping",
+        &[],
+        "Will ping {node}. This only checks that its process answers. Timeout: {timeout_ms} ms.",
+        Kind::Own(Own::Ping),
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
+    verb(
+        "check_running",
+        &[],
+        "Checking if Warren is running on node {node} ...",
+        Kind::Result("Warren on node {node} is fully booted and running"),
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
     verb("is_running", &[], "Asking node {node} for its status ...", Kind::Result("{text}")).within(60).of(DIAGNOSTICS),
-    verb("is_booting", &[], "Asking node {node} for its boot status ...", Kind::Result("{text}")).within(60).of(DIAGNOSTICS),
-    verb("check_port_listener", &["port"], "Asking node {node} if there's an active listener on port {port} ...", Kind::Result("A listener for port {port} is running on node {node}."))
+    verb("is_booting", &[], "Asking node {node} for its boot status ...", Kind::Result("{text}"))
         .within(60)
         .of(DIAGNOSTICS),
+    verb(
+        "check_port_listener",
+        &["port"],
+        "Asking node {node} if there's an active listener on port {port} ...",
+        Kind::Result("A listener for port {port} is running on node {node}."),
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
     verb("listeners", &[], "Asking node {node} to report its protocol listeners ...", Kind::Result("{text}"))
         .within(60)
         .of(DIAGNOSTICS),
     verb("await_startup", &[], "Awaiting startup of node {node} ...", Kind::Own(Own::AwaitStartup)).within(300),
-    verb("await_online_nodes", &["count"], "Will wait for at least {count} nodes to join the cluster of {node}. Timeout: {timeout} seconds.", Kind::Own(Own::AwaitOnlineNodes)).within(300),
+    verb(
+        "await_online_nodes",
+        &["count"],
+        "Will wait for at least {count} nodes to join the cluster of {node}. Timeout: {timeout} seconds.",
+        Kind::Own(Own::AwaitOnlineNodes),
+    )
+    .within(300),
     verb("stop", &["pidfile?"], "Stopping and halting node {node} ...", Kind::Own(Own::Stop)).options(&["idempotent"]),
     verb("shutdown", &[], "Shutting down node {node} ...", Kind::Own(Own::Shutdown)).options(&["no-wait"]).within(120),
     verb("set_cluster_name", &["name"], "Setting cluster name to {name} ...", Kind::Done("")),
     verb("check_config", &["file?"], "", Kind::Own(Own::CheckConfig)),
     verb("version", &[], "", Kind::Own(Own::Version)).of(DIAGNOSTICS),
-    verb("server_version", &[], "Asking node {node} for its version ...", Kind::Result("{text}")).within(60).of(DIAGNOSTICS),
+    verb("server_version", &[], "Asking node {node} for its version ...", Kind::Result("{text}"))
+        .within(60)
+        .of(DIAGNOSTICS),
     verb("help", &["verb?"], "", Kind::Own(Own::Help)),
     // Users.
     verb("list_users", &[], "Listing users ...", Kind::Listing { columns: &["user", "tags"], default: &[] }),
-    verb("add_user", &["user", "password<"], "Adding user \"{user}\" ...", Kind::Done("Done. Don't forget to grant the user permissions to some virtual hosts! See 'rabbitmqctl help set_permissions' to learn more."))
-        .options(&["pre-hashed-password"]),
+    verb(
+        "add_user",
+        &["user", "password<"],
+        "Adding user \"{user}\" ...",
+        Kind::Done(
+            "Done. Don't forget to grant the user permissions to some virtual hosts! See 'rabbitmqctl help set_permissions' to learn more.",
+        ),
+    ),
     verb("change_password", &["user", "password<"], "Changing password for user \"{user}\" ...", Kind::Done("")),
     verb("clear_password", &["user"], "Clearing password for user \"{user}\" ...", Kind::Done("")),
     verb("delete_user", &["user"], "Deleting user \"{user}\" ...", Kind::Done("")),
     verb("authenticate_user", &["user", "password<"], "Authenticating user \"{user}\" ...", Kind::Result("Success")),
     verb("set_user_tags", &["user", "tags*"], "Setting tags for user \"{user}\" to {tags} ...", Kind::Done("")),
     // Permissions.
-    verb("set_permissions", &["user", "configure", "write", "read"], "Setting permissions for user \"{user}\" in vhost \"{vhost}\" ...", Kind::Done("")),
-    verb("clear_permissions", &["user"], "Clearing permissions for user \"{user}\" in vhost \"{vhost}\" ...", Kind::Done("")),
-    verb("list_permissions", &[], "Listing permissions for vhost \"{vhost}\" ...", Kind::Listing { columns: &["user", "configure", "write", "read"], default: &[] }),
-    verb("list_user_permissions", &["user"], "Listing permissions for user \"{user}\" ...", Kind::Listing { columns: &["vhost", "configure", "write", "read"], default: &[] }),
+    verb(
+        "set_permissions",
+        &["user", "configure", "write", "read"],
+        "Setting permissions for user \"{user}\" in vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "clear_permissions",
+        &["user"],
+        "Clearing permissions for user \"{user}\" in vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "list_permissions",
+        &[],
+        "Listing permissions for vhost \"{vhost}\" ...",
+        Kind::Listing { columns: &["user", "configure", "write", "read"], default: &[] },
+    ),
+    verb(
+        "list_user_permissions",
+        &["user"],
+        "Listing permissions for user \"{user}\" ...",
+        Kind::Listing { columns: &["vhost", "configure", "write", "read"], default: &[] },
+    ),
     // Virtual hosts.
-    verb("add_vhost", &["name"], "Adding vhost \"{name}\" ...", Kind::Done("")).options(&["description", "tags", "default-queue-type"]),
+    verb("add_vhost", &["name"], "Adding vhost \"{name}\" ...", Kind::Done("")).options(&[
+        "description",
+        "tags",
+        "default-queue-type",
+    ]),
     verb("delete_vhost", &["name"], "Deleting vhost \"{name}\" ...", Kind::Done("")),
-    verb("list_vhosts", &[], "Listing vhosts ...", Kind::Listing {
-        columns: &["name", "description", "tags", "default_queue_type", "protected_from_deletion", "tracing", "cluster_state", "metadata"],
-        default: &["name"],
-    }),
+    verb(
+        "list_vhosts",
+        &[],
+        "Listing vhosts ...",
+        Kind::Listing {
+            columns: &[
+                "name",
+                "description",
+                "tags",
+                "default_queue_type",
+                "protected_from_deletion",
+                "tracing",
+                "cluster_state",
+                "metadata",
+            ],
+            default: &["name"],
+        },
+    ),
     // What clients declare.
-    verb("list_queues", &[], "Timeout: {timeout}.0 seconds ...\nListing queues for vhost {vhost} ...", Kind::Listing {
-        columns: &[
-            "name", "durable", "auto_delete", "arguments", "policy", "operator_policy", "effective_policy_definition",
-            "pid", "owner_pid", "exclusive", "exclusive_consumer_pid", "exclusive_consumer_tag", "messages_ready",
-            "messages_unacknowledged", "messages", "messages_ready_ram", "messages_unacknowledged_ram", "messages_ram",
-            "messages_persistent", "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged",
-            "message_bytes_ram", "message_bytes_persistent", "head_message_timestamp", "disk_reads", "disk_writes",
-            "consumers", "consumer_utilisation", "consumer_capacity", "memory", "state", "type", "leader", "members",
-            "online",
-        ],
-        default: &["name", "messages"],
-    })
+    verb(
+        "list_queues",
+        &[],
+        "Timeout: {timeout}.0 seconds ...\nListing queues for vhost {vhost} ...",
+        Kind::Listing {
+            columns: &[
+                "name",
+                "durable",
+                "auto_delete",
+                "arguments",
+                "policy",
+                "operator_policy",
+                "effective_policy_definition",
+                "pid",
+                "owner_pid",
+                "exclusive",
+                "exclusive_consumer_pid",
+                "exclusive_consumer_tag",
+                "messages_ready",
+                "messages_unacknowledged",
+                "messages",
+                "messages_ready_ram",
+                "messages_unacknowledged_ram",
+                "messages_ram",
+                "messages_persistent",
+                "message_bytes",
+                "message_bytes_ready",
+                "message_bytes_unacknowledged",
+                "message_bytes_ram",
+                "message_bytes_persistent",
+                "head_message_timestamp",
+                "disk_reads",
+                "disk_writes",
+                "consumers",
+                "consumer_utilisation",
+                "consumer_capacity",
+                "memory",
+                "state",
+                "type",
+                "leader",
+                "members",
+                "online",
+            ],
+            default: &["name", "messages"],
+        },
+    )
     .within(60)
     .options(&["online", "offline", "local"]),
-    verb("list_exchanges", &[], "Listing exchanges for vhost {vhost} ...", Kind::Listing {
-        columns: &["name", "type", "durable", "auto_delete", "internal", "arguments", "policy"],
-        default: &["name", "type"],
-    }),
-    verb("list_bindings", &[], "Listing bindings for vhost {vhost}...", Kind::Listing {
-        columns: &["source_name", "source_kind", "destination_name", "destination_kind", "routing_key", "arguments"],
-        default: &[],
-    }),
-    verb("list_consumers", &[], "Listing consumers in vhost {vhost} ...", Kind::Listing {
-        columns: &["queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "activity_status", "arguments"],
-        default: &["queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments"],
-    })
+    verb(
+        "list_exchanges",
+        &[],
+        "Listing exchanges for vhost {vhost} ...",
+        Kind::Listing {
+            columns: &["name", "type", "durable", "auto_delete", "internal", "arguments", "policy"],
+            default: &["name", "type"],
+        },
+    ),
+    verb(
+        "list_bindings",
+        &[],
+        "Listing bindings for vhost {vhost}...",
+        Kind::Listing {
+            columns: &[
+                "source_name",
+                "source_kind",
+                "destination_name",
+                "destination_kind",
+                "routing_key",
+                "arguments",
+            ],
+            default: &[],
+        },
+    ),
+    verb(
+        "list_consumers",
+        &[],
+        "Listing consumers in vhost {vhost} ...",
+        Kind::Listing {
+            columns: &[
+                "queue_name",
+                "channel_pid",
+                "consumer_tag",
+                "ack_required",
+                "prefetch_count",
+                "active",
+                "activity_status",
+                "arguments",
+            ],
+            default: &[
+                "queue_name",
+                "channel_pid",
+                "consumer_tag",
+                "ack_required",
+                "prefetch_count",
+                "active",
+                "arguments",
+            ],
+        },
+    )
     .within(60),
-    verb("list_connections", &[], "Listing connections ...", Kind::Listing {
-        columns: &[
-            "pid", "name", "port", "host", "peer_port", "peer_host", "ssl", "ssl_protocol", "ssl_key_exchange",
-            "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer", "peer_cert_serial_number", "peer_cert_validity",
-            "state", "channels", "protocol", "auth_mechanism", "user", "vhost", "container_id", "timeout", "frame_max",
-            "channel_max", "client_properties", "recv_oct", "recv_cnt", "send_oct", "send_cnt", "send_pend", "connected_at",
-        ],
-        default: &["user", "peer_host", "peer_port", "state"],
-    })
+    verb(
+        "list_connections",
+        &[],
+        "Listing connections ...",
+        Kind::Listing {
+            columns: &[
+                "pid",
+                "name",
+                "port",
+                "host",
+                "peer_port",
+                "peer_host",
+                "ssl",
+                "ssl_protocol",
+                "ssl_key_exchange",
+                "ssl_cipher",
+                "ssl_hash",
+                "peer_cert_subject",
+                "peer_cert_issuer",
+                "peer_cert_serial_number",
+                "peer_cert_validity",
+                "state",
+                "channels",
+                "protocol",
+                "auth_mechanism",
+                "user",
+                "vhost",
+                "container_id",
+                "timeout",
+                "frame_max",
+                "channel_max",
+                "client_properties",
+                "recv_oct",
+                "recv_cnt",
+                "send_oct",
+                "send_cnt",
+                "send_pend",
+                "connected_at",
+            ],
+            default: &["user", "peer_host", "peer_port", "state"],
+        },
+    )
     .within(60),
     verb("close_connection", &["pid", "reason"], "Closing connection {pid}, reason: {reason}...", Kind::Done("")),
-    verb("close_all_connections", &["reason"], "Closing all connections in vhost {vhost} (limit 0), reason: {reason} ...", Kind::Result("Closed {closed} connections"))
-        .options(&["global"]),
-    verb("purge_queue", &["queue"], "Purging queue '{queue}' in vhost '{vhost}' ...", Kind::Result("Purged {messages} messages")).of(QUEUES),
-    verb("delete_queue", &["queue"], "Deleting queue '{queue}' on vhost '{vhost}' ...", Kind::Result("Queue was successfully deleted with {messages} ready messages"))
-        .options(&["if-empty", "if-unused", "force"])
-        .of(QUEUES),
-    verb("quorum_status", &["queue"], "Status of quorum queue {queue} on node {node} ...", Kind::Grid(MEMBERS)).of(QUEUES).within(60),
-    verb("metadata_store_status", &[], "Status of the metadata store on node {node} ...", Kind::Grid(MEMBERS)).within(60).of(DIAGNOSTICS),
+    verb(
+        "close_all_connections",
+        &["reason"],
+        "Closing all connections in vhost {vhost} (limit 0), reason: {reason} ...",
+        Kind::Result("Closed {closed} connections"),
+    )
+    .options(&["global"]),
+    verb(
+        "purge_queue",
+        &["queue"],
+        "Purging queue '{queue}' in vhost '{vhost}' ...",
+        Kind::Result("Purged {messages} messages"),
+    )
+    .of(QUEUES),
+    verb(
+        "delete_queue",
+        &["queue"],
+        "Deleting queue '{queue}' on vhost '{vhost}' ...",
+        Kind::Result("Queue was successfully deleted with {messages} ready messages"),
+    )
+    .options(&["if-empty", "if-unused", "force"])
+    .of(QUEUES),
+    verb("quorum_status", &["queue"], "Status of quorum queue {queue} on node {node} ...", Kind::Grid(MEMBERS))
+        .of(QUEUES)
+        .within(60),
+    verb("metadata_store_status", &[], "Status of the metadata store on node {node} ...", Kind::Grid(MEMBERS))
+        .within(60)
+        .of(DIAGNOSTICS),
     // Kept for scripts.
-    verb("rename_cluster_node", &["old", "new", "more*"], "", Kind::Deprecated("DEPRECATED: renaming nodes cannot work with metadata, queues and streams that are replicated by Raft. This command does nothing.")),
+    verb(
+        "rename_cluster_node",
+        &["old", "new", "more*"],
+        "",
+        Kind::Deprecated(
+            "DEPRECATED: renaming nodes cannot work with metadata, queues and streams that are replicated by Raft. This command does nothing.",
+        ),
+    ),
     verb("update_cluster_nodes", &["words*"], "", Kind::Deprecated("DEPRECATED: this command does nothing.")),
-    verb("force_gc", &["words*"], "", Kind::Deprecated("DEPRECATED: there is nothing to collect. This command does nothing.")),
-    verb("rotate_logs", &["words*"], "", Kind::Deprecated("DEPRECATED: log files are reopened on SIGHUP. This command does nothing.")),
-    verb("node_health_check", &["words*"], "", Kind::Deprecated("DEPRECATED: use check_running. This command does nothing.")),
+    verb(
+        "force_gc",
+        &["words*"],
+        "",
+        Kind::Deprecated("DEPRECATED: there is nothing to collect. This command does nothing."),
+    ),
+    verb(
+        "rotate_logs",
+        &["words*"],
+        "",
+        Kind::Deprecated("DEPRECATED: log files are reopened on SIGHUP. This command does nothing."),
+    ),
+    verb(
+        "node_health_check",
+        &["words*"],
+        "",
+        Kind::Deprecated("DEPRECATED: use check_running. This command does nothing."),
+    ),
     verb("force_reset", &["words*"], "", Kind::NotOffered),
     verb("eval", &["words*"], "", Kind::NotOffered),
     verb("eval_file", &["words*"], "", Kind::NotOffered),
