@@ -145,10 +145,7 @@ impl Inner {
             }
             Write::Install(group, meta, state) => {
                 let stored = self.stored(*group)?;
-                if let Some(staged) = stored.staged.remove(&meta.index) {
-                    stored.entries.extend(staged);
-                }
-                stored.entries.split_off(&(meta.index + 1));
+                stored.entries = stored.staged.remove(&meta.index).unwrap_or_default();
                 stored.staged.clear();
                 stored.take_snapshot(meta, state);
                 stored.record.last_index = meta.index;

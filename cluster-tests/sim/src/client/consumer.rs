@@ -14,6 +14,8 @@ use crate::random::Random;
 
 /// Pause between two turns, at most.
 const PAUSE_US: u64 = 60_000;
+/// The same when all that is left is to be worked off.
+const HASTE_US: u64 = 4_000;
 /// How often it asks for what it may have missed.
 const ASK_AGAIN_US: u64 = 700_000;
 
@@ -180,7 +182,7 @@ impl Consumer {
         if self.key.is_some() && turn.now_us >= self.asked_us + ASK_AGAIN_US {
             self.ask_again(turn);
         }
-        Next::After(self.random.between(1, PAUSE_US))
+        Next::After(self.random.between(1, if turn.finishing { HASTE_US } else { PAUSE_US }))
     }
 
     fn ask_again(&mut self, turn: &mut Turn<'_>) {

@@ -7,7 +7,7 @@ mod publisher;
 
 use warren_proto::ids::{GroupId, NodeId, SessionRef};
 
-pub use consumer::Consumer;
+pub use consumer::{Consumer, Habits};
 pub use metadata::MetadataClient;
 pub use publisher::Publisher;
 

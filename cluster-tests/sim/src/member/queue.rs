@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use warren_proto::batch::{Batch, BatchBuilder};
+use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{GroupId, MachineVersion, Reference, SessionRef};
 use warren_queues::quorum::{
     Command, Config, Delivered, DropReason, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey, stored_message,

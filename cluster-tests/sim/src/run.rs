@@ -1,0 +1,266 @@
+//! A whole run of a seed: faults while clients work, then peace, in which everything must come to rest.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use warren_proto::ids::NodeId;
+
+use crate::client::{Client, Consumer, Habits, MetadataClient, Publisher};
+use crate::plan::{Defect, Plan, Profile};
+use crate::random::{Random, mix};
+use crate::world::World;
+
+/// Time in which everything must come to rest when the faults are over.
+const PEACE_US: u64 = 30_000_000;
+
+/// How a run is watched.
+#[derive(Debug, Clone, Copy)]
+pub struct Watch {
+    /// Print every event.
+    pub trace: bool,
+    /// Compare votes and acknowledgements with the disk when they leave. Without, a broken promise shows only in what
+    /// follows from it.
+    pub promises: bool,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Watch { trace: false, promises: true }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// What was wrong, if anything.
+    pub wrong: Option<String>,
+    /// Digest of everything that happened.
+    pub digest: u64,
+    /// What was done.
+    pub figures: Figures,
+}
+
+/// How much a run did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Figures {
+    /// Events.
+    pub events: u64,
+    /// Virtual time in ms.
+    pub virtual_ms: u64,
+    /// Publishes confirmed.
+    pub confirms: u64,
+    /// Messages that a consumer answered.
+    pub answers: u64,
+    /// Reads answered.
+    pub reads: u64,
+    /// Process starts.
+    pub lives: u64,
+    /// Groups whose disk holds a snapshot at the end, over all nodes.
+    pub snapshots: u64,
+    /// Publishes of sessions that were gone.
+    pub late_copies: u64,
+}
+
+impl Figures {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Figures) {
+        self.events += other.events;
+        self.virtual_ms += other.virtual_ms;
+        self.confirms += other.confirms;
+        self.answers += other.answers;
+        self.reads += other.reads;
+        self.lives += other.lives;
+        self.snapshots += other.snapshots;
+        self.late_copies += other.late_copies;
+    }
+}
+
+/// Runs a seed.
+pub fn run(seed: u64, profile: Profile, defect: Defect, watch: Watch) -> Report {
+    let ran = catch_unwind(AssertUnwindSafe(|| run_plan(Plan::new(seed, profile, defect), watch)));
+    ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+        Report { seed, wrong: Some(format!("panic: {text}")), digest: 0, figures: Figures::default() }
+    })
+}
+
+fn run_plan(plan: Plan, watch: Watch) -> Report {
+    let seed = plan.seed;
+    let (faulty_us, core_first) = (plan.faulty_ms * 1000, plan.core_first);
+    let mut world = World::new(plan, watch.trace, watch.promises);
+    world.add_clients();
+    world.run_until(world.now_us + 300_000);
+    world.begin_faults();
+    world.run_until(world.now_us + faulty_us);
+    let dead = if core_first { world.minority() } else { Vec::new() };
+    world.end_faults(&dead);
+    world.rest();
+    if !dead.is_empty() {
+        world.left_dead.clear();
+        world.revive();
+        world.rest();
+    }
+    world.check_end();
+    world.report(seed)
+}
+
+impl World {
+    fn add_clients(&mut self) {
+        let plan = self.plan.clone();
+        let mut random = Random::part(plan.seed, "clients");
+        for group in &plan.groups {
+            let members: Vec<NodeId> = group.members.iter().map(|m| m.node).collect();
+            let mut part = |kind: u64, n: usize| {
+                Random::new(mix(&[plan.seed, group.group.0, kind, n as u64, random.any()]))
+            };
+            if group.group == warren_proto::ids::GroupId::METADATA {
+                for n in 0..plan.metadata_clients {
+                    let client = MetadataClient::new(n as u64, members.clone(), part(3, n));
+                    self.add_client(Client::Metadata(Box::new(client)));
+                }
+                continue;
+            }
+            for n in 0..plan.publishers {
+                let (every, burst, body) = (plan.publish_every_ms, plan.burst, plan.body_bytes);
+                let client = Publisher::new(group.group, members.clone(), part(1, n), every, burst, body);
+                self.add_client(Client::Publisher(Box::new(client)));
+            }
+            // The first consumer always attaches, so that the queue drains.
+            for n in 0..plan.consumers {
+                let mut r = part(2, n);
+                let gets = n > 0 && r.chance(250);
+                let habits = Habits {
+                    prefetch: if gets { 0 } else { r.spread(1, 100) as u32 },
+                    returns: r.pick(&[0, 20, 200]),
+                    discards: r.pick(&[0, 0, 50]),
+                    leaves: r.pick(&[0, 5, 20]),
+                    purges: r.pick(&[0, 0, 0, 0, 0, 2]),
+                };
+                let client = Consumer::new(group.group, members.clone(), r, habits);
+                self.add_client(Client::Consumer(Box::new(client)));
+            }
+        }
+    }
+
+    /// Fewer nodes than any group needs for a majority to be left.
+    fn minority(&mut self) -> Vec<usize> {
+        let smallest = self.plan.groups.iter().map(|g| g.members.len()).min().unwrap_or(1);
+        let most = (smallest - 1) / 2;
+        let mut all: Vec<usize> = (0..self.nodes.len()).collect();
+        self.faults.shuffle(&mut all);
+        all.truncate(most);
+        all
+    }
+
+    /// Lets time pass until everything has come to rest; it is wrong if that takes too long.
+    fn rest(&mut self) {
+        let until = self.now_us + PEACE_US;
+        loop {
+            match self.unrest() {
+                None => return,
+                Some(_) if self.verdict().is_some() => return,
+                Some(what) if self.now_us >= until => {
+                    self.wrong(|| format!("no rest within {} s: {what}", PEACE_US / 1_000_000));
+                    return;
+                }
+                Some(_) => self.run_until(self.now_us + 50_000),
+            }
+        }
+    }
+
+    /// What keeps the run from its end.
+    fn unrest(&self) -> Option<String> {
+        for group in &self.plan.groups {
+            let group = group.group;
+            let Some((leader, status)) = self.leader(group) else {
+                return Some(format!("group {group} has no leader: {:#?}", self.statuses(group)));
+            };
+            let Some(member) = self.nodes[leader].member(group) else { continue };
+            if let Some(queue) = member.queue() {
+                let overview = queue.state().overview();
+                if overview.messages > 0 {
+                    return Some(format!("group {group} is not drained: {overview:?}, {}", self.open_clients()));
+                }
+            }
+            let digest = member.digest();
+            for node in 0..self.nodes.len() {
+                let Some(other) = self.status(node, group) else { continue };
+                let same = other.applied == status.last_index
+                    && self.nodes[node].member(group).is_some_and(|m| m.digest() == digest);
+                if !same {
+                    return Some(format!("group {group} differs on node {node}: {:#?}", self.statuses(group)));
+                }
+            }
+        }
+        self.seats.iter().any(|seat| !seat.client.is_idle()).then(|| self.open_clients())
+    }
+
+    fn open_clients(&self) -> String {
+        let open = self.seats.iter().filter(|seat| !seat.client.is_idle() || seat.session.is_none());
+        open.map(|seat| seat.client.describe()).collect::<Vec<_>>().join("; ")
+    }
+
+    fn statuses(&self, group: warren_proto::ids::GroupId) -> Vec<String> {
+        let brief = |n: usize| {
+            let s = self.status(n, group)?;
+            Some(format!(
+                "node {n}: {:?} of term {}, commit {}, applied {}, last {}, written {}, snapshot {}",
+                s.role, s.term, s.commit, s.applied, s.last_index, s.last_written, s.snapshot_index
+            ))
+        };
+        (0..self.nodes.len()).filter_map(brief).collect()
+    }
+
+    /// What must hold once everything is at rest.
+    fn check_end(&mut self) {
+        for group in self.plan.groups.clone() {
+            let group = group.group;
+            for node in 0..self.nodes.len() {
+                let Some(member) = self.nodes[node].member(group) else { continue };
+                if let Err(what) = member.check() {
+                    self.wrong(|| format!("group {group} on node {node}: {what}"));
+                }
+                if let Some(tree) = member.tree() {
+                    let tree = tree.tree();
+                    for seat in &self.seats {
+                        if let Client::Metadata(client) = &seat.client
+                            && let Err(what) = client.compare(&tree)
+                        {
+                            self.wrong(|| format!("at the end on node {node}: {what}"));
+                        }
+                    }
+                }
+            }
+        }
+        let drained: Vec<_> = self.judge.lock().queues().map(|(group, book)| (group, book.check_drained())).collect();
+        for (group, result) in drained {
+            if let Err(what) = result {
+                self.wrong(|| format!("group {group}: {what}"));
+            }
+        }
+    }
+
+    fn report(&self, seed: u64) -> Report {
+        let judge = self.judge.lock();
+        let mut figures = Figures {
+            events: self.journal.events(),
+            virtual_ms: self.now_us / 1000,
+            reads: self.reads_done,
+            lives: self.nodes.iter().map(|n| n.lives).sum(),
+            ..Figures::default()
+        };
+        for (_, book) in judge.queues() {
+            figures.confirms += book.confirms();
+            figures.answers += book.answers();
+            figures.late_copies += book.late_copies;
+        }
+        for group in &self.plan.groups {
+            let has = |n: &&crate::node::Node| n.disk.snapshot_size(group.group).0 > 0;
+            figures.snapshots += self.nodes.iter().filter(has).count() as u64;
+        }
+        let digest = mix(&[self.journal.digest(), figures.confirms, figures.answers, figures.events]);
+        Report { seed, wrong: judge.verdict().map(str::to_owned), digest, figures }
+    }
+}
