@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -76,6 +77,7 @@ impl Broker {
     ) -> Result<Arc<Broker>, StartError> {
         let me = node_id(&config.name);
         let mut identity = NodeIdentity::load_or_create(&config.data, &config.name)?;
+        identity.check_databases(&database_paths(&config))?;
         let transport = Transport::start(TransportConfig {
             me,
             name: config.name.clone(),
@@ -149,6 +151,10 @@ impl Broker {
             transport.set_peer(node_id(&peer.name), &peer.name, &peer.address);
         }
         let cluster = join_or_found(&mut identity, &config, &own, &transport, &meta_host, &metadata).await?;
+        if !identity.has_databases {
+            identity.has_databases = true;
+            identity.store(&config.data)?;
+        }
         calls.hello.lock().cluster = Some(cluster.clone());
         for founder in cluster.founders.iter().filter(|f| f.name != own.name) {
             transport.set_peer(node_id(&founder.name), &founder.name, &founder.address);
@@ -297,8 +303,12 @@ fn shards(configured: usize) -> usize {
     }
 }
 
+fn database_paths(config: &NodeConfig) -> [PathBuf; 2] {
+    [config.data.join("metadata"), config.queues_data.join("queues")]
+}
+
 async fn open_stores(config: &NodeConfig) -> Result<(Arc<dyn LogStore>, Arc<dyn LogStore>), StoreError> {
-    let (metadata, queues) = (config.data.join("metadata"), config.queues_data.join("queues"));
+    let [metadata, queues] = database_paths(config);
     let opened = tokio::task::spawn_blocking(move || {
         let metadata = RocksStore::open(&metadata, StoreConfig::metadata())?;
         let queues = RocksStore::open(&queues, StoreConfig::queues())?;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use warren_proto::ids::Incarnation;
@@ -40,6 +40,9 @@ pub struct NodeIdentity {
     pub incarnation: u64,
     /// Absent until the node has formed or joined one.
     pub cluster: Option<Cluster>,
+    /// Set once the node's databases exist. Without them it would vote under its old ids for logs that it has lost.
+    #[serde(default)]
+    pub has_databases: bool,
 }
 
 /// The identity cannot be used.
@@ -63,6 +66,12 @@ pub enum IdentityError {
         /// What failed.
         error: serde_json::Error,
     },
+    /// A database that the node had is not there.
+    #[error(
+        "{0} is missing although this node has had data in it; restore it, or wipe the node's data directory and let the \
+         node join again as a new member"
+    )]
+    DatabaseLost(String),
     /// The directory is another node's.
     #[error("the data directory belongs to node {found}, not {wanted}: a node's name cannot change")]
     Renamed {
@@ -87,7 +96,12 @@ impl NodeIdentity {
                 Ok(identity)
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let identity = NodeIdentity { name: name.to_owned(), incarnation: random_u64(), cluster: None };
+                let identity = NodeIdentity {
+                    name: name.to_owned(),
+                    incarnation: random_u64(),
+                    cluster: None,
+                    has_databases: false,
+                };
                 identity.store(directory)?;
                 Ok(identity)
             }
@@ -107,6 +121,14 @@ impl NodeIdentity {
             File::open(directory)?.sync_all()
         };
         write().map_err(|error| IdentityError::Io { path: path.display().to_string(), error })
+    }
+
+    /// Refuses to go on without a database that the node had.
+    pub fn check_databases(&self, paths: &[PathBuf]) -> Result<(), IdentityError> {
+        match paths.iter().find(|path| self.has_databases && !path.join("CURRENT").exists()) {
+            Some(lost) => Err(IdentityError::DatabaseLost(lost.display().to_string())),
+            None => Ok(()),
+        }
     }
 
     /// The incarnation as a typed id.
@@ -144,5 +166,19 @@ mod tests {
         assert!(matches!(NodeIdentity::load_or_create(dir.path(), "b@h"), Err(IdentityError::Renamed { .. })));
         fs::remove_file(dir.path().join("node.json")).unwrap();
         assert_ne!(NodeIdentity::load_or_create(dir.path(), "a@h").unwrap().incarnation, first.incarnation);
+    }
+
+    #[test]
+    fn a_node_that_lost_a_database_refuses_to_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut identity = NodeIdentity::load_or_create(dir.path(), "a@h").unwrap();
+        let database = dir.path().join("metadata");
+        identity.check_databases(std::slice::from_ref(&database)).unwrap();
+        identity.has_databases = true;
+        let lost = identity.check_databases(std::slice::from_ref(&database));
+        assert!(matches!(lost, Err(IdentityError::DatabaseLost(path)) if path == database.display().to_string()));
+        fs::create_dir(&database).unwrap();
+        fs::write(database.join("CURRENT"), "MANIFEST-000001").unwrap();
+        identity.check_databases(&[database]).unwrap();
     }
 }
