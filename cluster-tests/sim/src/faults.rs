@@ -12,7 +12,7 @@ const CUT_US: u64 = 8_000_000;
 /// Longest time that a disk stands still.
 const STALL_US: u64 = 12_000_000;
 /// Nodes' clocks differ by this at most.
-const MOST_SKEW_MS: u64 = 600_000;
+const MOST_SKEW_MS: u64 = 5_000;
 /// Time until a sender notices that a connection broke.
 const NOTICE_US: u64 = 200_000;
 

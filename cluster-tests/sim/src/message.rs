@@ -65,10 +65,8 @@ pub enum Ask {
     },
     /// A queue: this session does not exist any more.
     SessionGone(SessionRef),
-    /// A queue: the node cannot be reached from here.
-    NodeDown(NodeId),
-    /// A queue: the node can be reached again.
-    NodeUp(NodeId),
+    /// A queue: a node cannot be reached from here any more, or can be again.
+    NodesChanged,
     /// The metadata tree: an encoded command.
     Metadata(Bytes),
 }

@@ -9,7 +9,8 @@ use crate::plan::{Defect, Plan, Profile};
 use crate::random::{Random, mix};
 use crate::world::World;
 
-/// Time in which everything must come to rest when the faults are over.
+/// Time in which everything must come to rest when the faults are over, counted from the last message that a consumer
+/// answered: a long backlog takes its time.
 const PEACE_US: u64 = 30_000_000;
 
 /// How a run is watched.
@@ -156,8 +157,13 @@ impl World {
 
     /// Lets time pass until everything has come to rest; it is wrong if that takes too long.
     fn rest(&mut self) {
-        let until = self.now_us + PEACE_US;
+        let mut until = self.now_us + PEACE_US;
+        let mut answered = 0;
         loop {
+            let now_answered: u64 = self.judge.lock().queues().map(|(_, book)| book.answers()).sum();
+            if now_answered > answered {
+                (answered, until) = (now_answered, self.now_us + PEACE_US);
+            }
             match self.unrest() {
                 None => return,
                 Some(_) if self.verdict().is_some() => return,

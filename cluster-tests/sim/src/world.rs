@@ -574,7 +574,7 @@ impl World {
                 driver.peer_down(id);
             }
             for group in groups {
-                driver.requests(group, [if up { Ask::NodeUp(id) } else { Ask::NodeDown(id) }]);
+                driver.requests(group, [Ask::NodesChanged]);
             }
         }
     }

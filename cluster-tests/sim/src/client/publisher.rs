@@ -152,6 +152,8 @@ impl Publisher {
             }
             Outcome::OutOfSequence => self.aim.retry(turn.now_us),
             Outcome::UnknownEnqueuer if last < self.first_seq => {}
+            // The session's first publish was lost on the way.
+            Outcome::UnknownEnqueuer if self.first_seq == 1 => self.aim.retry(turn.now_us),
             Outcome::UnknownEnqueuer | Outcome::Refused => {
                 let session = self.session;
                 turn.judge.lock().wrong(|| format!("{first}..={last} of living session {session:?}: {outcome:?}"));

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use warren_proto::batch::BatchBuilder;
-use warren_proto::ids::{GroupId, MachineVersion, Reference, SessionRef};
+use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
 use warren_queues::quorum::{
     Command, Config, Delivered, DropReason, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey, stored_message,
 };
@@ -50,6 +50,8 @@ pub struct QueueMember {
     /// Leader: sessions with business here.
     monitored: BTreeSet<SessionRef>,
     timers: BTreeMap<TimerKey, u64>,
+    /// Leader: which nodes it has said can be reached.
+    told: BTreeMap<NodeId, bool>,
     /// Leader: commands that follow from what happened outside, to be appended with the next tick.
     owed: Vec<Command>,
     rechecked_at: u64,
@@ -68,6 +70,7 @@ impl QueueMember {
             awaited: VecDeque::new(),
             monitored: BTreeSet::new(),
             timers: BTreeMap::new(),
+            told: BTreeMap::new(),
             owed: Vec::new(),
             rechecked_at: 0,
             force_snapshot: false,
@@ -138,6 +141,27 @@ impl QueueMember {
             }
         }
         self.fx = fx;
+    }
+
+    /// Puts into the log which of the sessions' nodes can be reached, where this leader has not said so yet. A change
+    /// that comes while nobody leads is told to no one, so it is compared again by every leader and on every tick.
+    fn watch_nodes(&mut self, out: &mut BatchBuilder) {
+        let down = self.desk.down.lock().clone();
+        let nodes: BTreeSet<NodeId> = self.monitored.iter().map(|s| s.node).collect();
+        for node in nodes {
+            let up = !down.contains(&node);
+            if self.told.insert(node, up) == Some(up) {
+                continue;
+            }
+            if up {
+                self.append(&Command::NodeUp { node }, out);
+            } else {
+                for session in self.monitored.iter().filter(|s| s.node == node) {
+                    let command = Command::SessionDown { session: *session, loss: SessionLoss::NoConnection };
+                    self.append(&command, out);
+                }
+            }
+        }
     }
 
     /// Reads the bodies of messages, up to the first that cannot be read yet: its consumer asks again.
@@ -326,22 +350,12 @@ impl StateMachine for QueueMember {
             Ask::SessionGone(session) => {
                 self.append(&Command::SessionDown { session, loss: SessionLoss::Gone }, out);
             }
-            Ask::NodeDown(node) => {
-                let lost: Vec<SessionRef> = self.monitored.iter().filter(|s| s.node == node).copied().collect();
-                for session in lost {
-                    self.append(&Command::SessionDown { session, loss: SessionLoss::NoConnection }, out);
-                }
-            }
-            Ask::NodeUp(node) => {
-                if self.monitored.iter().any(|s| s.node == node) {
-                    self.append(&Command::NodeUp { node }, out);
-                }
-            }
+            Ask::NodesChanged => self.watch_nodes(out),
             Ask::Metadata(_) => {}
         }
     }
 
-    fn proposed(&mut self, outcome: Result<(u64, u64), Refusal>, cx: &GroupCx<'_>) {
+    fn proposed(&mut self, outcome: Result<(u64, u64), Refusal>, _: &GroupCx<'_>) {
         let publishers = std::mem::take(&mut self.staged_publishers);
         let replies = std::mem::take(&mut self.staged);
         match outcome {
@@ -350,11 +364,11 @@ impl StateMachine for QueueMember {
             }
             Ok(_) => {}
             Err(why) => {
+                self.told.clear();
                 let waiting = replies.into_iter().map(|awaited| awaited.session);
                 for session in publishers.into_iter().chain(waiting) {
                     self.say(session, not_leader(why));
                 }
-                let _ = cx;
             }
         }
     }
@@ -363,7 +377,7 @@ impl StateMachine for QueueMember {
         match request {
             Ask::Publish { from, .. } | Ask::Command { from, .. } => self.say(from, not_leader(why)),
             Ask::Redeliver { consumer, .. } => self.say(consumer.session, not_leader(why)),
-            Ask::SessionGone(_) | Ask::NodeDown(_) | Ask::NodeUp(_) | Ask::Metadata(_) => {}
+            Ask::SessionGone(_) | Ask::NodesChanged | Ask::Metadata(_) => {}
         }
     }
 
@@ -426,6 +440,7 @@ impl StateMachine for QueueMember {
             Role::Leader => {
                 self.monitored.clear();
                 self.timers.clear();
+                self.told.clear();
                 self.owed.clear();
                 self.fx.clear();
                 self.queue.become_leader(&mut self.fx);
@@ -439,6 +454,7 @@ impl StateMachine for QueueMember {
                 }
                 self.monitored.clear();
                 self.timers.clear();
+                self.told.clear();
                 self.owed.clear();
             }
             Role::Elected => {}
@@ -449,6 +465,7 @@ impl StateMachine for QueueMember {
         for command in std::mem::take(&mut self.owed) {
             self.append(&command, out);
         }
+        self.watch_nodes(out);
         let due: Vec<TimerKey> = self.timers.iter().filter(|(_, at)| **at <= cx.now_ms).map(|(key, _)| *key).collect();
         for key in due {
             self.timers.remove(&key);
