@@ -438,6 +438,7 @@ impl Batch<'_> {
         let count = self.writer.segments.get(&closed).copied().unwrap_or_default();
         let value = values::message(&StoredSegment { entries: count.entries, bytes: count.bytes });
         self.batch.put_cf(self.meta, keys::segment(closed), value);
+        self.batch.put_cf(self.meta, keys::OPEN_SEGMENT, values::open_segment(closed + 1));
         for group in groups {
             if store.index(group).is_some() || self.changed.contains_key(&group) {
                 self.rows.insert((closed, group));

@@ -12,6 +12,10 @@ pub(super) const SNAP: &str = "snap";
 /// `meta`: the layout's version.
 pub(super) const FORMAT: [u8; 1] = [0x00];
 
+/// `meta`: number of the open segment. Numbers are never used again, so that what is left of a dropped segment can never be
+/// taken for a part of another.
+pub(super) const OPEN_SEGMENT: [u8; 1] = [0x01];
+
 /// Kinds of `meta` keys that are followed by a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GroupKey {

@@ -34,7 +34,12 @@ pub(super) fn recover(db: &DB) -> Result<Recovered, StoreError> {
     }
     let mut segments = closed_segments(db)?;
     let stale = rows(db, &segments, &mut groups)?;
-    let scanned = scan_unclosed(db, &mut segments, &mut groups)?;
+    let stored = open_segment(db)?;
+    let was_open = stored.unwrap_or(1);
+    if let Some((closed, _)) = segments.range(was_open..).next() {
+        return Err(corrupt(format_args!("segment {closed} is closed, and {was_open} was open")));
+    }
+    let scanned = scan_open(db, was_open, &mut segments, &mut groups)?;
     for (group, index) in &mut groups {
         settle(*group, index)?;
     }
@@ -45,8 +50,8 @@ pub(super) fn recover(db: &DB) -> Result<Recovered, StoreError> {
             }
         }
     }
-    write_rows(db, &scanned, &stale, &segments, &groups)?;
-    let open = segments.last_key_value().map_or(1, |(n, _)| n + 1);
+    let open = stored.map_or(1, |was_open| was_open + 1);
+    write_rows(db, scanned.then_some(was_open), open, &stale, &segments, &groups)?;
     segments.insert(open, Segment::default());
     let groups = groups.into_iter().map(|(group, index)| (group, Arc::new(index))).collect();
     Ok(Recovered { groups, segments, open })
@@ -136,31 +141,35 @@ fn counts(index: &Index, run: &Run) -> bool {
     run.staged == 0 || run.staged == index.installed
 }
 
-/// Reads the keys of the segments that nobody closed. Answers their numbers.
-fn scan_unclosed(
+/// Number of the segment that was open when the process ended; `None` in a new store.
+fn open_segment(db: &DB) -> Result<Option<u32>, StoreError> {
+    let value = db.get_cf(family(db, keys::META)?, keys::OPEN_SEGMENT).map_err(read_error)?;
+    value.map(|v| values::parse_open_segment(&v)).transpose()
+}
+
+/// Reads the keys of the segment that nobody closed. Answers whether there were any.
+fn scan_open(
     db: &DB,
+    open: u32,
     segments: &mut BTreeMap<u32, Segment>,
     groups: &mut FxHashMap<GroupId, Index>,
-) -> Result<Vec<u32>, StoreError> {
-    let first = segments.last_key_value().map_or(0, |(n, _)| n + 1);
+) -> Result<bool, StoreError> {
     let mut options = ReadOptions::default();
     options.fill_cache(false);
     let mut iterator = db.raw_iterator_cf_opt(family(db, keys::LOG)?, options);
-    iterator.seek(keys::segment_start(first));
-    let mut scanned = Vec::new();
+    iterator.seek(keys::segment_start(open));
+    let mut count = Segment::default();
     while let Some((key, value)) = iterator.item() {
-        let size = (key.len() + value.len()) as u64;
+        count.entries += 1;
+        count.bytes += (key.len() + value.len()) as u64;
         let key = EntryKey::parse(key).ok_or_else(|| corrupt("an entry's key has the wrong length"))?;
         if value.first() != Some(&values::VERSION) {
             return Err(corrupt(format_args!("entry {} of group {} has an unknown version", key.index, key.group)));
         }
-        let segment = segments.entry(key.segment).or_default();
-        segment.entries += 1;
-        segment.bytes += size;
-        if scanned.last() != Some(&key.segment) {
-            scanned.push(key.segment);
-        }
         let EntryKey { segment, group, index: at, term, staged } = key;
+        if segment != open {
+            return Err(corrupt(format_args!("segment {segment} was written, and {open} was open")));
+        }
         if let Some(index) = groups.get_mut(&group) {
             let run = Run { first: at, last: at, term, segment, staged };
             if counts(index, &run) && index.is_alive(at) {
@@ -170,7 +179,11 @@ fn scan_unclosed(
         iterator.next();
     }
     iterator.status().map_err(read_error)?;
-    Ok(scanned)
+    if count.entries == 0 {
+        return Ok(false);
+    }
+    segments.insert(open, count);
+    Ok(true)
 }
 
 /// Puts a group's runs in order and checks that the log has no gap and no entry twice.
@@ -202,13 +215,15 @@ fn settle(group: GroupId, index: &mut Index) -> Result<(), StoreError> {
 /// again, and then its leftovers would count.
 fn write_rows(
     db: &DB,
-    scanned: &[u32],
+    scanned: Option<u32>,
+    open: u32,
     stale: &[(u32, GroupId)],
     segments: &BTreeMap<u32, Segment>,
     groups: &FxHashMap<GroupId, Index>,
 ) -> Result<(), StoreError> {
     let meta = family(db, keys::META)?;
     let mut batch = WriteBatch::default();
+    batch.put_cf(meta, keys::OPEN_SEGMENT, values::open_segment(open));
     let row = |batch: &mut WriteBatch, segment: u32, group: GroupId| {
         let row = groups.get(&group).map(|index| stored_runs(index, segment)).unwrap_or_default();
         match row.runs.is_empty() {
@@ -216,16 +231,14 @@ fn write_rows(
             false => batch.put_cf(meta, keys::runs(segment, group), values::message(&row)),
         }
     };
-    for &segment in scanned {
+    // Stale rows first: a segment that is closed now may have had some.
+    stale.iter().for_each(|(segment, group)| row(&mut batch, *segment, *group));
+    if let Some(segment) = scanned {
         let count = segments.get(&segment).copied().unwrap_or_default();
         let value = values::message(&StoredSegment { entries: count.entries, bytes: count.bytes });
         batch.put_cf(meta, keys::segment(segment), value);
         let here = groups.iter().filter(|(_, index)| index.runs.iter().any(|r| r.segment == segment));
         here.for_each(|(group, _)| row(&mut batch, segment, *group));
-    }
-    stale.iter().for_each(|(segment, group)| row(&mut batch, *segment, *group));
-    if batch.is_empty() {
-        return Ok(());
     }
     let mut options = WriteOptions::default();
     options.set_sync(true);

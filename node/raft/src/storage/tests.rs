@@ -517,11 +517,10 @@ fn random_histories_survive_restarts() {
         for _ in 0..150 {
             let group = GroupId(1 + random(3));
             let mut writes = Vec::new();
-            if !model.contains_key(&group) {
+            let (floor, log) = model.entry(group).or_insert_with(|| {
                 writes.push(Write::Create(record(group)));
-                model.insert(group, (0, BTreeMap::new()));
-            }
-            let (floor, log) = model.get_mut(&group).unwrap();
+                (0, BTreeMap::new())
+            });
             let last = log.keys().next_back().copied().unwrap_or(0).max(*floor);
             match random(12) {
                 0 => term += 1,

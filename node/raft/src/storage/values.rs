@@ -76,6 +76,19 @@ pub(super) fn parse_message<M: Message + Default>(what: &str, value: &[u8]) -> R
     M::decode(check_version(what, value)?).map_err(|e| corrupt(format_args!("{what} cannot be decoded: {e}")))
 }
 
+/// Version byte and the open segment's number, u32 little-endian.
+pub(super) fn open_segment(number: u32) -> [u8; 5] {
+    let mut out = [VERSION; 5];
+    out[1..].copy_from_slice(&number.to_le_bytes());
+    out
+}
+
+pub(super) fn parse_open_segment(value: &[u8]) -> Result<u32, StoreError> {
+    let rest = check_version("open segment", value)?;
+    let number = rest.try_into().map_err(|_| corrupt("the open segment's number has the wrong length"))?;
+    Ok(u32::from_le_bytes(number))
+}
+
 /// Version byte, term, vote, commit, each u64 little-endian.
 pub(super) fn hard_state(state: &HardState) -> [u8; 25] {
     let mut out = [VERSION; 25];
