@@ -1,6 +1,6 @@
 //! Contents: a method, a header with properties, and a body in frames, put together per channel.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
 use super::frame::Frame;
 use super::octets::Octets;
@@ -11,6 +11,8 @@ use super::reply::{ProtocolError, ReplyCode};
 pub const MAX_BODY_SIZE: u64 = 512 << 20;
 /// The only class whose methods carry content.
 pub const BASIC_CLASS: u16 = 60;
+/// Bytes of a header before its properties.
+const HEADER_FIXED: usize = 2 + 2 + 8;
 /// Memory set aside for a body of several frames before its bytes arrive, at most.
 const BODY_RESERVE: u64 = 1 << 20;
 
@@ -26,7 +28,13 @@ pub struct ContentHeader {
 impl ContentHeader {
     /// Reads a header frame's payload.
     pub fn decode(payload: &Bytes) -> Result<Self, ProtocolError> {
-        let mut octets = Octets::new(payload);
+        Self::decode_after(payload.clone(), &[])
+    }
+
+    /// Reads a header frame's payload; `known` is a property block that was checked before, often that of the last
+    /// message: the same bytes are not checked again.
+    pub fn decode_after(mut payload: Bytes, known: &[u8]) -> Result<Self, ProtocolError> {
+        let mut octets = Octets::new(&payload);
         let (Some(class), Some(weight), Some(body_size)) = (octets.u16(), octets.u16(), octets.u64()) else {
             return Err(ProtocolError::new(ReplyCode::FrameError, "content header is truncated"));
         };
@@ -41,9 +49,11 @@ impl ContentHeader {
             let text = format!("body of {body_size} bytes is larger than {MAX_BODY_SIZE}");
             return Err(ProtocolError::new(ReplyCode::FrameError, text));
         }
-        let properties = payload.slice(12..);
-        PropertiesRef::parse(&properties)?;
-        Ok(ContentHeader { body_size, properties })
+        payload.advance(HEADER_FIXED);
+        if payload != known {
+            PropertiesRef::parse(&payload)?;
+        }
+        Ok(ContentHeader { body_size, properties: payload })
     }
 }
 

@@ -10,17 +10,17 @@ mod topology;
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use warren_broker::{Broker, Delivered, EventSender, Session};
 use warren_proto::amqp091::{
-    Assembly, BasicPublish, ContentHeader, Egress, Frame, FrameKind, FrameSink, Method, ProtocolError, PublishRef,
-    ReplyCode, ShortStr, method_ids,
+    Assembly, BasicPublish, ContentHeader, Egress, Frame, FrameKind, FrameSink, Method, ProtocolError, ReplyCode,
+    ShortStr, method_ids,
 };
 use warren_proto::ids::SessionRef;
 
 use crate::settings::Settings;
 
-pub use publish::Publisher;
+use publish::{Pending, Publisher};
 use reply_to::ReplyConsumer;
 
 /// What all channels of a connection share.
@@ -61,7 +61,7 @@ pub enum Answer {
 pub struct Channel {
     number: u16,
     session: Session,
-    assembly: Assembly<Bytes>,
+    assembly: Assembly<Pending>,
     /// Prefetch of consumers that are started from now on; 0 is no limit.
     prefetch: u16,
     /// The queue that an empty name stands for.
@@ -121,7 +121,8 @@ impl Channel {
                 }
             }
             FrameKind::Header => {
-                let header = ContentHeader::decode(&frame.payload).map_err(|e| self.assembly.blame(e))?;
+                let header = ContentHeader::decode_after(frame.payload, self.publisher.known_block())
+                    .map_err(|e| self.assembly.blame(e))?;
                 let content = self.checked_header(header, context)?;
                 self.complete(content, context, arena, egress)
             }
@@ -133,21 +134,12 @@ impl Channel {
         }
     }
 
-    fn begin_publish(&mut self, payload: Bytes) -> Result<(), ProtocolError> {
-        if PublishRef::decode(&payload)?.immediate {
-            let error = ProtocolError::new(ReplyCode::NotImplemented, "immediate=true");
-            return Err(error.in_method(BasicPublish::IDS));
-        }
-        self.assembly.begin(payload, BasicPublish::IDS);
-        Ok(())
-    }
-
     /// Takes a header; a body that is too large is refused before it arrives.
     fn checked_header(
         &mut self,
         header: ContentHeader,
         context: &Context,
-    ) -> Result<Option<warren_proto::amqp091::Content<Bytes>>, ProtocolError> {
+    ) -> Result<Option<warren_proto::amqp091::Content<Pending>>, ProtocolError> {
         let (size, largest) = (header.body_size, context.settings.max_message_size);
         if size > largest && self.assembly.is_pending() {
             let text = format!("message size {size} is larger than configured max size {largest}");
@@ -159,7 +151,7 @@ impl Channel {
 
     fn complete(
         &mut self,
-        content: Option<warren_proto::amqp091::Content<Bytes>>,
+        content: Option<warren_proto::amqp091::Content<Pending>>,
         context: &Context,
         arena: &mut BytesMut,
         egress: &mut Egress,
@@ -228,6 +220,7 @@ impl Channel {
 
     /// Sends the queues what the batch gave them, and writes the confirms that it brought.
     pub fn end_batch(&mut self, egress: &mut Egress) {
+        self.publisher.age();
         self.session.flush();
         self.write_confirms(egress);
     }

@@ -9,8 +9,8 @@ use warren_broker::error::no_exchange;
 use warren_broker::{BrokerError, QueuedMessage};
 use warren_metastore::projections::{HeaderLookup, Routed};
 use warren_proto::amqp091::{
-    Content, Egress, OutgoingContent, PropertiesRef, Property, ProtocolError, PublishRef, ReplyCode, TableRef,
-    verbatim, write_return,
+    BasicPublish, Content, Egress, OutgoingContent, PropertiesRef, Property, ProtocolError, PublishRef, ReplyCode,
+    TableRef, verbatim, write_return,
 };
 use warren_proto::message::{KeysHeader, Message, keys_in, parse_expiration};
 
@@ -25,30 +25,58 @@ const REMEMBER: Duration = Duration::from_secs(60);
 /// The tag of users who may publish in another's name.
 const IMPERSONATOR: &str = "impersonator";
 
+/// A publish whose content is on its way.
+#[derive(Debug)]
+pub struct Pending {
+    payload: Bytes,
+    /// The method is that of the remembered publish, octet by octet.
+    repeats: bool,
+}
+
 /// What a channel remembers between publishes.
 #[derive(Default)]
 pub struct Publisher {
     writable: SmallVec<[(String, Instant); 2]>,
-    last: Option<Route>,
+    last: Option<Remembered>,
+    /// Publishes in a row that were not like the remembered one.
+    misses: u32,
 }
 
-/// Where the last message went: most publishers send the next one there too.
-struct Route {
-    /// Of the view that it was found in.
-    generation: u64,
-    exchange: Box<str>,
-    key: Box<[u8]>,
+/// A publish that was checked and routed: most publishers send the next one with the same method and properties, which
+/// then needs neither.
+struct Remembered {
+    /// The method frame's payload.
+    payload: Bytes,
+    /// The property block as it was sent.
+    block: Bytes,
+    /// The stored message's head.
+    head: Bytes,
     queues: Routed,
+    /// Of the view that the route was found in.
+    generation: u64,
+    /// When the permission was checked.
+    checked: Instant,
+    /// [`REMEMBER`] has not passed since; looked at once a batch.
+    fresh: bool,
+    /// Only exchange and key decided on the route.
+    by_key: bool,
+}
+
+impl Remembered {
+    /// Whether the permission and the route still hold.
+    fn holds(&self, context: &Context) -> bool {
+        self.fresh && self.generation == context.broker.metadata().projections().generation()
+    }
 }
 
 impl Publisher {
     /// Whether the user may write to the exchange; asks the broker once a minute.
-    fn may_write(&mut self, exchange: &str, context: &Context) -> Result<(), ProtocolError> {
+    fn may_write(&mut self, exchange: &str, context: &Context) -> Result<Instant, ProtocolError> {
         let now = Instant::now();
         if let Some((_, checked)) = self.writable.iter().find(|(name, _)| name == exchange)
             && now.duration_since(*checked) < REMEMBER
         {
-            return Ok(());
+            return Ok(*checked);
         }
         let (user, vhost) = (&context.caller.user.name, &context.caller.vhost);
         context.broker.check(user, vhost, Permission::Write, Resource::Exchange(exchange)).map_err(from_broker)?;
@@ -57,32 +85,39 @@ impl Publisher {
             self.writable.remove(0);
         }
         self.writable.push((exchange.to_owned(), now));
-        Ok(())
+        Ok(now)
     }
 
-    /// The queues that a message reaches; an exchange that is missing or internal is an error.
+    /// The property block of the remembered publish; it was checked.
+    pub fn known_block(&self) -> &[u8] {
+        self.last.as_ref().map_or(&[], |last| &last.block)
+    }
+
+    /// Notes what time has done to what is remembered; called once a batch.
+    pub fn age(&mut self) {
+        if let Some(last) = &mut self.last {
+            last.fresh = last.checked.elapsed() < REMEMBER;
+        }
+    }
+
+    /// Whether to remember a publish that was unlike the remembered one. Not each time: publishers whose messages all
+    /// differ would pay for nothing.
+    fn missed(&mut self) -> bool {
+        self.misses = self.misses.wrapping_add(1);
+        self.misses.is_power_of_two() || self.misses.is_multiple_of(64)
+    }
+
+    /// The queues that a message reaches, and the generation of the view that says so; an exchange that is missing or
+    /// internal is an error.
     fn route(
-        &mut self,
+        &self,
         exchange: &str,
         keys: &[&[u8]],
         headers: Option<TableRef<'_>>,
         context: &Context,
-    ) -> Result<Routed, BrokerError> {
-        let projections = context.broker.metadata().projections();
-        // Headers may decide, and further keys are rare: such routes are not remembered.
-        let simple = match (keys, headers) {
-            ([key], None) => Some(*key),
-            _ => None,
-        };
-        if let (Some(key), Some(last)) = (simple, &self.last)
-            && last.generation == projections.generation()
-            && &*last.key == key
-            && &*last.exchange == exchange
-        {
-            return Ok(last.queues.clone());
-        }
+    ) -> Result<(Routed, u64), BrokerError> {
         let name = &*context.caller.vhost;
-        let view = projections.peek();
+        let view = context.broker.metadata().projections().peek();
         let missing = || no_exchange(name, exchange);
         let vhost = view.vhost(name).ok_or_else(missing)?;
         if !exchange.is_empty() && vhost.exchange(exchange).ok_or_else(missing)?.record().internal {
@@ -93,39 +128,72 @@ impl Publisher {
         let mut queues = Routed::new();
         let headers = headers.as_ref().map(|table| table as &dyn HeaderLookup);
         vhost.route_into(exchange, keys, headers, &mut queues);
-        self.last = simple.map(|key| Route {
-            generation: view.generation(),
-            exchange: exchange.into(),
-            key: key.into(),
-            queues: queues.clone(),
-        });
-        Ok(queues)
+        Ok((queues, view.generation()))
     }
 }
 
 impl Channel {
+    /// Takes the method of a publish.
+    pub(super) fn begin_publish(&mut self, payload: Bytes) -> Result<(), ProtocolError> {
+        let repeats = self.publisher.last.as_ref().is_some_and(|last| last.payload == payload);
+        if !repeats && PublishRef::decode(&payload)?.immediate {
+            let error = ProtocolError::new(ReplyCode::NotImplemented, "immediate=true");
+            return Err(error.in_method(BasicPublish::IDS));
+        }
+        self.assembly.begin(Pending { payload, repeats }, BasicPublish::IDS);
+        Ok(())
+    }
+
     /// Checks, routes and hands over a message. Confirms and requests to queues follow at the batch's end.
     pub(super) fn publish(
         &mut self,
-        content: Content<Bytes>,
+        content: Content<Pending>,
         context: &Context,
         arena: &mut BytesMut,
         egress: &mut Egress,
     ) -> Result<(), ProtocolError> {
-        let publish = PublishRef::decode(&content.method)?;
-        self.publisher.may_write(publish.exchange, context)?;
+        if content.method.repeats
+            && let Some(last) = &self.publisher.last
+            && last.block == content.properties
+            && last.holds(context)
+        {
+            self.publisher.misses = 0;
+            let message = QueuedMessage { head: last.head.clone(), body: content.body };
+            self.session.publish(&last.queues, message);
+            return Ok(());
+        }
+        self.publish_unlike(content, context, arena, egress)
+    }
+
+    /// Publishes a message that is unlike the remembered one.
+    fn publish_unlike(
+        &mut self,
+        content: Content<Pending>,
+        context: &Context,
+        arena: &mut BytesMut,
+        egress: &mut Egress,
+    ) -> Result<(), ProtocolError> {
+        let publish = PublishRef::decode(&content.method.payload)?;
+        let checked = self.publisher.may_write(publish.exchange, context)?;
         let properties = PropertiesRef::locate(&content.properties)?;
         let headers = properties.headers();
         let mut keys: SmallVec<[&[u8]; 4]> = SmallVec::from_slice(&[publish.routing_key.as_bytes()]);
         let has_bcc = more_keys(properties, headers, &mut keys)?;
-        let routed = self.publisher.route(publish.exchange, &keys, headers, context);
-        let targets = routed.map_err(from_broker)?;
+        let known = self
+            .publisher
+            .last
+            .as_ref()
+            .filter(|last| content.method.repeats && headers.is_none() && last.by_key && last.holds(context));
+        let (targets, generation) = match known {
+            Some(last) => (last.queues.clone(), last.generation),
+            None => self.publisher.route(publish.exchange, &keys, headers, context).map_err(from_broker)?,
+        };
         check_properties(&properties, context)?;
-
         let replies = reply_addresses(publish.exchange, &keys);
 
         let block = self.stored_properties(&properties, &content.properties, has_bcc)?;
-        if targets.is_empty() && replies.is_empty() && publish.mandatory {
+        let returned = targets.is_empty() && replies.is_empty() && publish.mandatory;
+        if returned {
             let returned = OutgoingContent {
                 channel: self.number,
                 frame_max: context.frame_max,
@@ -136,6 +204,20 @@ impl Channel {
         }
         let key = publish.routing_key.as_bytes();
         let message = Message::new(arena, publish.exchange, key, &block, content.body);
+        // What needs more than to be handed to the queues is not remembered, nor what depends on a reply consumer.
+        let plain = !returned && replies.is_empty() && properties.reply_to() != Some(REPLY_TO);
+        if plain && self.publisher.missed() {
+            self.publisher.last = Some(Remembered {
+                payload: Bytes::copy_from_slice(&content.method.payload),
+                block: Bytes::copy_from_slice(&content.properties),
+                head: Bytes::copy_from_slice(message.head()),
+                queues: targets.clone(),
+                generation,
+                checked,
+                fresh: true,
+                by_key: headers.is_none(),
+            });
+        }
         for address in replies {
             address.send(&message, context);
         }

@@ -155,17 +155,21 @@ impl Session {
     /// Gives a message to the queues that it was routed to. The confirm tag, if confirms are selected.
     pub fn publish(&mut self, targets: &[Arc<QueueTarget>], message: QueuedMessage) -> Option<u64> {
         let confirm = self.confirms.as_mut().map(|c| c.publish(targets.len() as u32));
-        for target in targets {
-            let client = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
-            if client.gone {
-                if let (Some(confirms), Some(tag)) = (self.confirms.as_mut(), confirm) {
-                    confirms.accepted(tag);
-                }
-                continue;
-            }
-            client.publish(message.clone(), confirm);
+        let Some((last, others)) = targets.split_last() else { return confirm };
+        for target in others {
+            self.publish_to(target, message.clone(), confirm);
         }
+        self.publish_to(last, message, confirm);
         confirm
+    }
+
+    fn publish_to(&mut self, target: &Arc<QueueTarget>, message: QueuedMessage, confirm: Option<u64>) {
+        let client = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
+        if !client.gone {
+            client.publish(message, confirm);
+        } else if let (Some(confirms), Some(tag)) = (self.confirms.as_mut(), confirm) {
+            confirms.accepted(tag);
+        }
     }
 
     /// The session's client of a queue, which is then flushed by the next [`flush`](Self::flush).
