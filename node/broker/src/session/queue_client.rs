@@ -271,8 +271,12 @@ impl QueueClient {
         match outcome {
             EnqueueOutcome::Enqueued | EnqueueOutcome::Rejected => {
                 self.registered = true;
+                if last < self.first_seq {
+                    // Known already: a late word of whoever led then says nothing about now.
+                    return false;
+                }
                 let mut resend = false;
-                if last >= self.first_seq && first > self.first_seq {
+                if first > self.first_seq {
                     // An answer to later publishes while earlier ones have none: theirs was lost on the way, and they
                     // were applied before, or these could not have been.
                     resend = true;
@@ -421,5 +425,213 @@ impl QueueClient {
         self.commands.clear();
         self.commands_unsent = 0;
         self.settlements.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_metastore::machine::{Machine, Meta};
+    use warren_metastore::projections::Projections;
+    use warren_metastore::records::{Queue, QueueKind, Vhost};
+    use warren_proto::ids::MachineVersion;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+
+    fn target() -> Arc<QueueTarget> {
+        let mut machine = Machine::new();
+        let queue = Queue {
+            vhost: "/".into(),
+            name: "q".into(),
+            kind: QueueKind::Quorum,
+            group: GroupId(7),
+            ..Queue::default()
+        };
+        for (index, write) in [Vhost::named("/").create(None), queue.create_or_get()].into_iter().enumerate() {
+            let reference = Reference::new(index as u64 + 1, 0);
+            let meta = Meta { reference, ts_ms: 0, version: MachineVersion(1) };
+            machine.apply(meta, &write.to_bytes(None)).reply.unwrap();
+        }
+        let projections = Projections::new();
+        projections.install(machine.tree(), machine.applied());
+        let target = projections.load().queue("/", "q").cloned();
+        target.unwrap()
+    }
+
+    struct Fixture {
+        client: QueueClient,
+        now: Instant,
+        sent: Vec<(NodeId, ToQueue)>,
+        resolved: Vec<(u64, bool)>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let now = Instant::now();
+            let client = QueueClient::new(target(), SessionRef::default(), now);
+            Fixture { client, now, sent: Vec::new(), resolved: Vec::new() }
+        }
+
+        fn publish(&mut self, confirms: std::ops::RangeInclusive<u64>) {
+            for tag in confirms {
+                let message = QueuedMessage { head: Bytes::from_static(b"h"), body: Bytes::from_static(b"b") };
+                self.client.publish(message, Some(tag));
+            }
+        }
+
+        fn flush(&mut self, leader: Option<NodeId>) {
+            self.client.flush(self.now, &mut |_, _| leader, &mut || 1, &mut self.sent);
+        }
+
+        fn enqueued(&mut self, first: u64, last: u64, outcome: EnqueueOutcome) -> bool {
+            let resolved = &mut self.resolved;
+            self.client.enqueued(first, last, outcome, A, self.now, &mut |tag, taken| resolved.push((tag, taken)))
+        }
+
+        fn tick(&mut self, later: Duration) -> bool {
+            self.now += later;
+            let resolved = &mut self.resolved;
+            self.client.tick(self.now, &mut |tag, taken| resolved.push((tag, taken)))
+        }
+
+        /// First sequence number and number of messages of each request sent since the last call.
+        fn publishes(&mut self) -> Vec<(NodeId, u64, usize)> {
+            let mut all = Vec::new();
+            for (node, to) in self.sent.drain(..) {
+                for item in to.items {
+                    if let QueueItem::Publishes { first_seq, messages } = item {
+                        all.push((node, first_seq, messages.len()));
+                    }
+                }
+            }
+            all
+        }
+    }
+
+    #[test]
+    fn publishes_are_sent_once_in_order_and_confirmed_when_applied() {
+        let mut f = Fixture::new();
+        f.publish(1..=3);
+        f.flush(Some(A));
+        f.publish(4..=4);
+        f.flush(Some(A));
+        assert_eq!(f.publishes(), [(A, 1, 3), (A, 4, 1)]);
+        assert!(!f.enqueued(1, 4, EnqueueOutcome::Enqueued));
+        assert_eq!(f.resolved, [(1, true), (2, true), (3, true), (4, true)]);
+        assert!(f.client.is_idle());
+        assert!(!f.tick(RESEND_AFTER * 2));
+    }
+
+    #[test]
+    fn a_new_leader_gets_everything_that_is_pending_and_a_second_answer_confirms_nothing() {
+        let mut f = Fixture::new();
+        f.publish(1..=5);
+        f.flush(Some(A));
+        assert!(!f.enqueued(1, 2, EnqueueOutcome::Enqueued));
+        f.sent.clear();
+        f.client.resend(B, f.now, &mut f.sent);
+        assert_eq!(f.publishes(), [(B, 3, 3)]);
+        assert!(!f.enqueued(1, 2, EnqueueOutcome::Enqueued));
+        f.enqueued(3, 5, EnqueueOutcome::Enqueued);
+        f.enqueued(3, 5, EnqueueOutcome::Enqueued);
+        assert_eq!(f.resolved.len(), 5);
+    }
+
+    #[test]
+    fn an_answer_to_later_publishes_only_makes_the_earlier_ones_be_asked_for() {
+        let mut f = Fixture::new();
+        f.publish(1..=4);
+        f.flush(Some(A));
+        assert!(f.enqueued(3, 4, EnqueueOutcome::Enqueued));
+        assert!(f.resolved.is_empty());
+    }
+
+    #[test]
+    fn of_several_refusals_that_name_the_leader_the_first_moves_everything() {
+        let mut f = Fixture::new();
+        f.publish(1..=2);
+        f.flush(Some(A));
+        assert!(f.client.refused(Some(B), A, false, Some(1), f.now));
+        assert!(!f.client.refused(Some(B), A, false, Some(2), f.now));
+    }
+
+    #[test]
+    fn a_first_publish_that_finds_no_leader_is_refused_after_five_seconds() {
+        let mut f = Fixture::new();
+        f.publish(1..=2);
+        f.flush(None);
+        assert!(f.tick(Duration::from_secs(4)));
+        assert!(f.resolved.is_empty());
+        f.tick(Duration::from_secs(2));
+        assert_eq!(f.resolved, [(1, false), (2, false)]);
+        assert!(f.client.is_idle());
+    }
+
+    #[test]
+    fn a_publisher_that_the_queue_knows_waits_for_a_leader_instead() {
+        let mut f = Fixture::new();
+        f.publish(1..=1);
+        f.flush(Some(A));
+        f.enqueued(1, 1, EnqueueOutcome::Enqueued);
+        f.resolved.clear();
+        f.publish(2..=2);
+        f.flush(Some(A));
+        assert!(!f.client.refused(None, A, false, Some(2), f.now));
+        assert!(f.tick(Duration::from_secs(60)));
+        assert!(f.resolved.is_empty());
+        f.client.resend(B, f.now, &mut f.sent);
+        assert_eq!(f.publishes().last(), Some(&(B, 2, 1)));
+    }
+
+    #[test]
+    fn publishes_to_a_queue_that_is_deleted_count_as_taken() {
+        let mut f = Fixture::new();
+        f.publish(1..=2);
+        f.flush(Some(A));
+        let resolved = &mut f.resolved;
+        f.client.end(&mut |tag, taken| resolved.push((tag, taken)));
+        assert_eq!(f.resolved, [(1, true), (2, true)]);
+        assert!(f.client.is_idle() && f.client.gone);
+    }
+
+    #[test]
+    fn acknowledgements_of_one_consumer_become_one_command_and_requeues_keep_their_order() {
+        let mut f = Fixture::new();
+        let one = ConsumerHandle { tag: Bytes::from_static(b"1"), key: Reference(1) };
+        let two = ConsumerHandle { tag: Bytes::from_static(b"2"), key: Reference(2) };
+        for id in 0..4 {
+            f.client.settle(&one, Settlement::Ack, id);
+            f.client.settle(&two, Settlement::Ack, id);
+        }
+        f.client.settle(&one, Settlement::Requeue { failed: false }, 9);
+        f.client.settle(&two, Settlement::Requeue { failed: false }, 9);
+        f.client.settle(&one, Settlement::Requeue { failed: false }, 8);
+        f.flush(Some(A));
+        let keys: Vec<_> = f
+            .sent
+            .iter()
+            .flat_map(|(_, to)| &to.items)
+            .filter_map(|item| match item {
+                QueueItem::Command { request: QueueRequest::Settle { key, ids, .. }, .. } => {
+                    Some((key.0, ids.runs().iter().map(|r| (r.start, r.count)).collect::<Vec<_>>()))
+                }
+                _ => None,
+            })
+            .collect();
+        let expected = [(1, vec![(0, 4)]), (2, vec![(0, 4)]), (1, vec![(9, 1)]), (2, vec![(9, 1)]), (1, vec![(8, 1)])];
+        assert_eq!(keys, expected);
+    }
+
+    #[test]
+    fn too_much_without_an_answer_blocks_and_the_answer_unblocks() {
+        let mut f = Fixture::new();
+        for tag in 1..=REQUESTS_SOFT_LIMIT as u64 {
+            f.publish(tag..=tag);
+            f.flush(Some(A));
+        }
+        assert!(f.client.is_blocked());
+        f.enqueued(1, REQUESTS_SOFT_LIMIT as u64, EnqueueOutcome::Enqueued);
+        assert!(!f.client.is_blocked());
     }
 }
