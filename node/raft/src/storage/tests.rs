@@ -331,6 +331,28 @@ fn a_deleted_group_leaves_nothing_and_may_be_made_again() {
     assert!(store.write(&[Write::Create(record(G))]).is_err());
 }
 
+/// A table file may hold a dropped segment beside one that is still needed, so dropped keys can outlive their segment.
+#[test]
+fn what_is_left_of_a_dropped_segment_never_comes_back() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir);
+    store.write(&[Write::Create(record(G)), Write::Append(G, entries(1..=5, 1, 10))]).unwrap();
+    drop(store);
+    let store = open(&dir);
+    store.write(&[Write::Delete(G)]).unwrap();
+    store.maintain().unwrap();
+    store.write(&[Write::Create(record(G)), Write::Append(G, entries(1..=3, 2, 10))]).unwrap();
+    assert_eq!(store.writer.lock().segments.keys().copied().collect::<Vec<_>>(), [2]);
+    let before = dump(&store, G);
+    let left = keys::EntryKey { segment: 1, group: G, index: 9, term: 1, staged: 0 };
+    let left = left.encode(&mut [0; keys::ENTRY_KEY + 8]).to_vec();
+    store.db.put_cf(store.family(keys::LOG).unwrap(), left, [values::VERSION, 0]).unwrap();
+    drop(store);
+    let store = open(&dir);
+    assert_eq!(dump(&store, G), before);
+    assert_eq!(store.writer.lock().open, 3);
+}
+
 #[test]
 fn segments_close_and_their_files_go_when_they_are_dead() {
     let dir = TempDir::new().unwrap();

@@ -30,7 +30,7 @@ pub(crate) struct Link {
     pub lanes: [Arc<Outbox>; 4],
     /// Cuts a backoff short.
     pub poke: Arc<Notify>,
-    /// Counts the times that the peer fell silent. Lanes open then are given up: after a partition a new connection is
+    /// Counts the times that the peer fell silent or did not answer. Lanes open then are given up: after a partition a new connection is
     /// there sooner than TCP, which waits longer after each loss, gets anything through an old one.
     pub silences: watch::Sender<u64>,
     /// Ends the tasks.
@@ -169,8 +169,22 @@ impl Keeper {
             info!(peer = %self.link.name, address = %self.link.address, "connected to peer");
             tell.send_replace(true);
         }
-        while acks.message().await.map_err(unreachable)?.is_some() {}
-        Ok(())
+        if self.lane != Lane::Control {
+            while acks.message().await.map_err(unreachable)?.is_some() {}
+            return Ok(());
+        }
+        // The peer may hear nothing of us while we hear it: its beats say nothing of this direction, its answers do.
+        loop {
+            match tokio::time::timeout(self.inner.suspicion.max, acks.message()).await {
+                Ok(Ok(Some(_))) => {}
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(status)) => return Err(unreachable(status)),
+                Err(_) => {
+                    self.link.silences.send_modify(|n| *n += 1);
+                    return Err(DialError::Unreachable("no answer to beats".into()));
+                }
+            }
+        }
     }
 }
 

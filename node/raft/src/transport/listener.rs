@@ -186,6 +186,7 @@ impl PeerService {
         inlet: Arc<Inlet>,
         mine: Current,
         mut frames: Streaming<Frame>,
+        acks: mpsc::Sender<Result<LaneAck, Status>>,
     ) {
         let life = Life { incarnation: peer.incarnation, start: peer.start };
         loop {
@@ -202,6 +203,10 @@ impl PeerService {
                 }
             };
             self.inner.heard(peer.node, life);
+            if matches!(frame.kind, Some(frame::Kind::Beat(_))) {
+                // An answer that still waits to be sent says as much.
+                let _ = acks.try_send(Ok(LaneAck {}));
+            }
             if matches!(frame.kind, Some(frame::Kind::Beat(_) | frame::Kind::Open(_)) | None) {
                 continue;
             }
@@ -267,13 +272,10 @@ impl Peer for PeerService {
         if follows {
             self.inner.emit(PeerEvent::Gap(peer.node, lane));
         }
-        // Never sent on; dropped when the reader ends, which ends the response and tells the dialer.
-        let (hold, response) = mpsc::channel(1);
+        // Dropped when the reader ends, which ends the response and tells the dialer.
+        let (acks, response) = mpsc::channel(1);
         let service = self.clone();
-        tokio::spawn(async move {
-            service.deliver(peer, lane, inlet, mine, frames).await;
-            drop(hold);
-        });
+        tokio::spawn(service.deliver(peer, lane, inlet, mine, frames, acks));
         Ok(Response::new(ReceiverStream::new(response)))
     }
 
