@@ -73,6 +73,8 @@ pub(crate) struct Group<M: StateMachine> {
     pub installing: Option<Installing>,
     /// A live entry was missing here when a snapshot was received.
     pub lacks_live: bool,
+    /// Term and number of the newest transfer that began here.
+    pub offered: (u64, u64),
     /// When the machine's timer is due next.
     pub next_machine_tick: u64,
     /// The tick of the last append.
@@ -132,6 +134,7 @@ impl<M: StateMachine> Group<M> {
             receiving: None,
             installing: None,
             lacks_live: false,
+            offered: (0, 0),
             next_machine_tick: 0,
             last_append: shared.tick,
             stopped: false,

@@ -66,6 +66,9 @@ impl<M: StateMachine> Driver<M> {
     /// A driver without groups.
     pub fn new(config: DriverConfig, store: Arc<dyn LogStore>, cache: Arc<EntryCache>) -> Self {
         let tail_keep = config.tail_bytes;
+        // Work for a transfer may end after another one has begun, from another node or another life of this one: their
+        // numbers differ.
+        let transfers = config::mix(&[config.seed, config.node.0, 0x7472_616e]) >> 1;
         Driver {
             shared: Shared {
                 config,
@@ -82,7 +85,7 @@ impl<M: StateMachine> Driver<M> {
                 work: Vec::new(),
                 events: Vec::new(),
                 tail_keep,
-                transfers: 0,
+                transfers,
             },
             groups: Vec::new(),
             index: FxHashMap::default(),

@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub events: Vec<Event>,
     /// Bytes of applied entries that a group keeps, for now.
     pub tail_keep: usize,
-    /// Source of transfer numbers.
+    /// The last transfer number given out.
     pub transfers: u64,
 }
 

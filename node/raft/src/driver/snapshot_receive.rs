@@ -38,7 +38,10 @@ pub(crate) struct Receiving {
     arrived: VecDeque<u64>,
     staging: u32,
     last_seen: bool,
-    /// Live entries that this member has already and still has to stage.
+    /// What this member had applied when the transfer began: the leader sends the live entries above it. What is applied
+    /// meanwhile changes nothing, whichever acknowledgement reaches the leader first.
+    held: u64,
+    /// Live entries up to `held` that still have to be staged.
     own: VecDeque<(u64, u64)>,
 }
 
@@ -67,11 +70,10 @@ impl<M: StateMachine> Group<M> {
     }
 
     fn ack(&mut self, to: u64, transfer: u64, status: SnapshotAckStatus, shared: &mut Shared) {
-        let (state, entries) = match &self.receiving {
-            Some(r) if r.transfer == transfer => (r.state.len() as u64, r.staged),
-            _ => (0, 0),
+        let (state, entries, applied) = match &self.receiving {
+            Some(r) if r.transfer == transfer => (r.state.len() as u64, r.staged, r.held),
+            _ => (0, 0, 0),
         };
-        let applied = if self.lacks_live { 0 } else { self.state.applied };
         let ack = SnapshotAck { status: status.into(), state, entries, applied };
         self.send_step(to, transfer, snapshot_step::Step::Ack(ack), shared);
     }
@@ -100,6 +102,14 @@ impl<M: StateMachine> Group<M> {
             self.ack(from, transfer, SnapshotAckStatus::SnapshotFailed, shared);
             return;
         }
+        if (term, transfer) <= self.offered {
+            // It came twice, or late: its transfer goes on, or is over.
+            if self.receiving.as_ref().is_some_and(|r| r.transfer == transfer) {
+                self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
+            }
+            return;
+        }
+        self.offered = (term, transfer);
         // What this member applied it has; the leader sends the rest. An entry that turned out to be missing makes the
         // next attempt ask for all.
         let held = if self.lacks_live { 0 } else { self.state.applied };
@@ -115,6 +125,7 @@ impl<M: StateMachine> Group<M> {
             arrived: VecDeque::new(),
             staging: 0,
             last_seen: false,
+            held,
             own,
         });
         self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);

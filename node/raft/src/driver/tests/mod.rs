@@ -236,6 +236,36 @@ fn an_install_that_is_interrupted_leaves_the_old_state_and_is_repeated() {
 }
 
 #[test]
+fn a_transfer_whose_messages_come_twice_is_one_transfer() {
+    let mut c = Cluster::new(3, 3, 113, small_snapshots);
+    let leader = c.wait_leader();
+    let behind = (leader + 1) % 3;
+    churn(&mut c, 10, 0);
+    c.cut_off(behind);
+    churn(&mut c, 60, 1000);
+    c.heal();
+    c.record_sent = true;
+    let mut again = 0;
+    c.run_until(60_000, |c| c.machine(behind).restored > 0 || !c.sent.is_empty());
+    while c.machine(behind).restored == 0 {
+        c.run(1);
+        let to = c.nodes[behind].id;
+        let copies: Vec<_> = c.sent[again..].iter().filter(|s| s.1 == to && s.3.snapshot.is_some()).cloned().collect();
+        again = c.sent.len();
+        for (from, _, _, message) in copies {
+            c.driver(behind).step(from, message.clone());
+            c.driver(behind).step(from, message);
+            c.poll(behind);
+        }
+    }
+    let transfers: std::collections::BTreeSet<u64> =
+        c.sent.iter().filter_map(|(_, _, _, m)| m.snapshot.as_ref()).map(|s| s.transfer).collect();
+    assert_eq!(transfers.len(), 1);
+    c.wait_equal();
+    c.check_bodies(behind);
+}
+
+#[test]
 fn a_new_member_catches_up_and_then_votes() {
     for seed in [14, 15] {
         let mut c = Cluster::new(4, 3, seed, small_snapshots);
