@@ -62,12 +62,14 @@ impl World {
             (w.clock, Fault::Clock),
         ];
         let mut at = self.faults.below(table.iter().map(|(weight, _)| weight).sum());
-        table.into_iter().find(|(weight, _)| {
-            let hit = at < *weight;
-            at = at.saturating_sub(*weight);
-            hit
-        })
-        .map(|(_, fault)| fault)
+        table
+            .into_iter()
+            .find(|(weight, _)| {
+                let hit = at < *weight;
+                at = at.saturating_sub(*weight);
+                hit
+            })
+            .map(|(_, fault)| fault)
     }
 
     pub(crate) fn fault(&mut self) {
@@ -79,7 +81,8 @@ impl World {
         let count = self.nodes.len();
         let node = self.faults.index(count);
         let other = (node + 1 + self.faults.index(count - 1)) % count;
-        self.journal.note(self.now_us, &[20, fault as u64, node as u64], || format!("fault {fault:?} at {node}, {other}"));
+        self.journal
+            .note(self.now_us, &[20, fault as u64, node as u64], || format!("fault {fault:?} at {node}, {other}"));
         match fault {
             Fault::Crash => self.kill(node),
             Fault::CrashLeader => {

@@ -68,7 +68,8 @@ impl How {
 
     fn replay(self, seed: u64) -> String {
         use clap::ValueEnum;
-        let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
+        let name =
+            |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
         let mut line = format!("warren-sim replay --seed {seed} --profile {}", name(self.profile.to_possible_value()));
         if self.defect != Defect::None {
             line += &format!(" --defect {}", name(self.defect.to_possible_value()));
@@ -107,8 +108,14 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
             }
         }
     }
-    let what =
-        Sweep { seeds, profile: how.profile, defect: how.defect, watch: how.watch(false), jobs, most_failures: MOST_FAILURES };
+    let what = Sweep {
+        seeds,
+        profile: how.profile,
+        defect: how.defect,
+        watch: how.watch(false),
+        jobs,
+        most_failures: MOST_FAILURES,
+    };
     let summary = sweep(&what, &|report: &Report| {
         let wrong = report.wrong.as_deref().unwrap_or_default();
         println!("seed {} failed: {wrong}\n  {}", report.seed, how.replay(report.seed));

@@ -27,9 +27,7 @@ impl Envelope {
                 let snapshot = message.snapshot.as_ref().map_or(0, |_| 1024);
                 64 + entries as u64 + snapshot
             }
-            Envelope::ToGroup(_, Ask::Publish { messages, .. }) => {
-                messages.iter().map(|m| m.len() as u64 + 16).sum()
-            }
+            Envelope::ToGroup(_, Ask::Publish { messages, .. }) => messages.iter().map(|m| m.len() as u64 + 16).sum(),
             Envelope::ToGroup(..) | Envelope::ToSession(_) => 128,
         }
     }

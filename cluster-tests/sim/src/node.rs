@@ -46,15 +46,7 @@ pub struct Process {
 impl Node {
     /// A node with an empty disk, switched off.
     pub fn new(id: NodeId) -> Self {
-        Node {
-            id,
-            disk: Arc::default(),
-            process: None,
-            lives: 0,
-            skew_ms: 0,
-            disk_free_us: 0,
-            stalled_until_us: 0,
-        }
+        Node { id, disk: Arc::default(), process: None, lives: 0, skew_ms: 0, disk_free_us: 0, stalled_until_us: 0 }
     }
 
     /// Whether its process lives.

@@ -113,9 +113,8 @@ impl World {
         let mut random = Random::part(plan.seed, "clients");
         for group in &plan.groups {
             let members: Vec<NodeId> = group.members.iter().map(|m| m.node).collect();
-            let mut part = |kind: u64, n: usize| {
-                Random::new(mix(&[plan.seed, group.group.0, kind, n as u64, random.any()]))
-            };
+            let mut part =
+                |kind: u64, n: usize| Random::new(mix(&[plan.seed, group.group.0, kind, n as u64, random.any()]));
             if group.group == warren_proto::ids::GroupId::METADATA {
                 for n in 0..plan.metadata_clients {
                     let client = MetadataClient::new(n as u64, members.clone(), part(3, n));

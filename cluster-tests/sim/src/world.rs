@@ -333,8 +333,7 @@ impl World {
         let seat = &mut self.seats[client];
         let (_, node) = seat.session?;
         let mut out = Vec::new();
-        let mut turn =
-            Turn { now_us: self.now_us, judge: &self.judge, finishing: self.finishing, out: &mut out };
+        let mut turn = Turn { now_us: self.now_us, judge: &self.judge, finishing: self.finishing, out: &mut out };
         let result = f(&mut seat.client, &mut turn);
         for (to, group, ask) in out {
             self.send(node, to, Envelope::ToGroup(group, ask));
@@ -626,7 +625,9 @@ impl World {
         let applied = self.status(node, read.group).map_or(0, |s| s.applied);
         if index < read.least || applied < index {
             let PendingRead { group, least, .. } = read;
-            self.wrong(|| format!("group {group}: a read on node {node} covers {index}, applied {applied}, of {least}"));
+            self.wrong(|| {
+                format!("group {group}: a read on node {node} covers {index}, applied {applied}, of {least}")
+            });
         }
     }
 
@@ -724,7 +725,9 @@ impl World {
                         _ => false,
                     };
                     let Some(client) = self.seats.iter().position(waits) else { continue };
-                    let Some(tree) = self.nodes[node].member(GroupId::METADATA).and_then(Member::tree) else { continue };
+                    let Some(tree) = self.nodes[node].member(GroupId::METADATA).and_then(Member::tree) else {
+                        continue;
+                    };
                     let tree = tree.tree();
                     let answered = self.with_client(client, |client, turn| match client {
                         Client::Metadata(c) => c.answered(seq, &answer, &tree, turn),

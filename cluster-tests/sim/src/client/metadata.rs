@@ -227,10 +227,6 @@ impl MetadataClient {
         }
         let bound = Binding::list(tree, &self.vhost).map_err(|e| e.to_string())?.len();
         let expected: usize = self.queues.values().map(BTreeSet::len).sum();
-        if bound == expected {
-            Ok(())
-        } else {
-            Err(format!("{bound} bindings in {}, expected {expected}", self.vhost))
-        }
+        if bound == expected { Ok(()) } else { Err(format!("{bound} bindings in {}, expected {expected}", self.vhost)) }
     }
 }

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
 use warren_queues::quorum::{
-    Command, Config, Delivered, DropReason, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey, stored_message,
+    Command, Config, Delivered, DropReason, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey,
+    stored_message,
 };
 use warren_queues::{ConsumerId, ConsumerRef, Origin, SessionLoss};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
@@ -262,7 +263,9 @@ impl QueueMember {
             let added = self.queue.overview().messages - before;
             let mut judge = self.desk.judge.lock();
             let verdict = match (origin, uid) {
-                (Some(origin), Some(uid)) => judge.queue(self.group).enqueued(origin, uid, meta.reference, &reply, added),
+                (Some(origin), Some(uid)) => {
+                    judge.queue(self.group).enqueued(origin, uid, meta.reference, &reply, added)
+                }
                 _ => Err("a publish without an origin or an identity".into()),
             };
             if let Err(what) = verdict {

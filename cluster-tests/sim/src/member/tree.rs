@@ -120,13 +120,7 @@ impl StateMachine for TreeMember {
         MachineSnapshot { state: Bytes::from(state), live: Vec::new() }
     }
 
-    fn restore(
-        &mut self,
-        state: &[u8],
-        index: u64,
-        _: MachineVersion,
-        cx: &GroupCx<'_>,
-    ) -> Result<(), RestoreError> {
+    fn restore(&mut self, state: &[u8], index: u64, _: MachineVersion, cx: &GroupCx<'_>) -> Result<(), RestoreError> {
         self.machine = Machine::restore(state).map_err(|e| RestoreError(e.to_string()))?;
         self.reclaimable = 0;
         self.desk.judge.lock().state(self.desk.node, cx.group, index, self.digest());
