@@ -166,7 +166,7 @@ impl Broker {
         if let Some(leader) = self.queues.leader(target.group) {
             return Some(leader);
         }
-        if target.members().iter().any(|m| m.node == self.me) {
+        if self.queues.has_group(target.group) {
             // A member of this node would know a leader if there were one that this node can reach.
             return None;
         }
@@ -174,7 +174,7 @@ impl Broker {
         for _ in 0..members.len() {
             *member = (*member + 1) % members.len();
             let node = members[*member].node;
-            if self.links.is_up(node) {
+            if node != self.me && self.links.is_up(node) {
                 return Some(node);
             }
         }
