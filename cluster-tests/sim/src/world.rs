@@ -309,11 +309,11 @@ impl World {
                 }
                 self.settle(to);
             }
-            Envelope::ToSession(said) => self.to_session(to, said),
+            Envelope::ToSession(said) => self.tell_session(to, said),
         }
     }
 
-    fn to_session(&mut self, node: usize, said: ToSession) {
+    fn tell_session(&mut self, node: usize, said: ToSession) {
         self.journal.note(self.now_us, &[3, node as u64, said.session.id, said.group.0], || {
             format!("session {} on {node} hears of group {}: {:?}", said.session.id, said.group, said.event)
         });
