@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sha2::{Digest, Sha256};
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $repr:ty) => {
         $(#[$doc])*
@@ -49,6 +51,16 @@ id!(
     u16
 );
 
+impl NodeId {
+    /// The id of the node of this name, `name@host`.
+    pub fn of_name(name: &str) -> Self {
+        let digest = Sha256::digest(name.as_bytes());
+        let mut first = [0; 8];
+        first.copy_from_slice(&digest[..8]);
+        NodeId(u64::from_be_bytes(first))
+    }
+}
+
 impl GroupId {
     /// The group that holds the metadata tree.
     pub const METADATA: GroupId = GroupId(1);
@@ -95,4 +107,14 @@ pub struct SessionRef {
     pub incarnation: u64,
     /// Unique in that process.
     pub id: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nodes_id_is_the_beginning_of_its_names_digest() {
+        assert_eq!(NodeId::of_name("a@h"), NodeId(0x157c6cff660c09ea));
+    }
 }

@@ -23,7 +23,7 @@ pub use cluster::Cluster;
 pub use event::{Delta, RecordChange, record_changes};
 pub use exchange::{DeleteExchange, Exchange, ExchangeKind};
 pub(crate) use layout::SCHEMA_WORDS;
-pub use node::{Node, node_id};
+pub use node::Node;
 pub use permission::Permission;
 pub use queue::{Member, Queue, QueueKind, SessionOwner};
 pub use stored::{CreateOrGet, Invalid, Record, Stored, Unknown};

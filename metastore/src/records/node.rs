@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use prost::Message;
-use sha2::{Digest, Sha256};
 use warren_proto::ids::{Incarnation, NodeId};
 
 use super::layout;
@@ -87,12 +86,4 @@ impl Node {
     pub fn delete(name: &str) -> Write {
         Op::Delete(layout::nodes().child(Component::name(name)).into()).into()
     }
-}
-
-/// The number of a node's name: the first eight octets, big-endian, of its SHA-256.
-pub fn node_id(name: &str) -> NodeId {
-    let digest = Sha256::digest(name.as_bytes());
-    let mut first = [0; 8];
-    first.copy_from_slice(&digest[..8]);
-    NodeId(u64::from_be_bytes(first))
 }

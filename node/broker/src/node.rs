@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{QueueKind, User};
-use warren_proto::ids::{GroupId, NodeId, SessionRef};
+use warren_proto::ids::{NodeId, SessionRef};
 use warren_raft::machine::EntryReader;
 use warren_raft::runtime::Host;
 
@@ -284,10 +284,5 @@ impl Broker {
     /// The cluster as it was formed.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
-    }
-
-    /// Groups of quorum queues with a member on this node.
-    pub fn local_groups(&self) -> Vec<GroupId> {
-        self.queues.groups()
     }
 }

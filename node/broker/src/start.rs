@@ -18,7 +18,7 @@ use warren_raft::log_store::{LogStore, Member, MemberRole, StoreError};
 use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
 use warren_raft::storage::{RocksStore, StoreConfig};
 use warren_raft::transport::{
-    CallHandler, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig, TransportError, node_id,
+    CallHandler, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig, TransportError,
 };
 
 use crate::access;
@@ -75,7 +75,7 @@ impl Broker {
         admin: Arc<dyn CallHandler>,
         progress: Progress,
     ) -> Result<Arc<Broker>, StartError> {
-        let me = node_id(&config.name);
+        let me = NodeId::of_name(&config.name);
         let mut identity = NodeIdentity::load_or_create(&config.data, &config.name)?;
         identity.check_databases(&database_paths(&config))?;
         let transport = Transport::start(TransportConfig {
@@ -139,7 +139,6 @@ impl Broker {
             links: Arc::downgrade(&links),
             queues: queues.clone(),
             classic: Arc::clone(&classic),
-            metadata: metadata.clone(),
             meta: meta_host.clone(),
         };
         links.connect(Arc::new(local), Arc::clone(&entries));
@@ -148,7 +147,7 @@ impl Broker {
         progress("looking for the cluster");
         let own = Peer { name: config.name.clone(), address: config.peer_address.clone() };
         for peer in config.peers.iter().filter(|p| p.name != own.name) {
-            transport.set_peer(node_id(&peer.name), &peer.name, &peer.address);
+            transport.set_peer(NodeId::of_name(&peer.name), &peer.name, &peer.address);
         }
         let cluster = join_or_found(&mut identity, &config, &own, &transport, &meta_host, &metadata).await?;
         if !identity.has_databases {
@@ -157,7 +156,7 @@ impl Broker {
         }
         calls.hello.lock().cluster = Some(cluster.clone());
         for founder in cluster.founders.iter().filter(|f| f.name != own.name) {
-            transport.set_peer(node_id(&founder.name), &founder.name, &founder.address);
+            transport.set_peer(NodeId::of_name(&founder.name), &founder.name, &founder.address);
         }
 
         let broker = Arc::new(Broker {
@@ -207,7 +206,7 @@ impl Broker {
                 .cluster
                 .founders
                 .iter()
-                .filter(|f| !self.links.is_up(node_id(&f.name)))
+                .filter(|f| !self.links.is_up(NodeId::of_name(&f.name)))
                 .map(|f| f.name.as_str())
                 .collect();
             tracing::info!(?missing, "waiting for a majority of the metadata members");
@@ -399,7 +398,6 @@ struct Local {
     links: Weak<Links>,
     queues: Host<QuorumMachine>,
     classic: Arc<ClassicHost>,
-    metadata: Metadata,
     meta: Host<MetaMachine>,
 }
 
@@ -414,9 +412,6 @@ impl LocalQueues for Local {
         let Some(links) = self.links.upgrade() else { return };
         // Not here, or its mailbox is full: in either case the session asks again.
         let busy = self.queues.has_group(group);
-        if !busy && !self.metadata.has_queue(group) {
-            tracing::debug!(%group, "a request for a queue that is gone");
-        }
         refuse(&links, self.me, to, None, busy);
     }
 
@@ -452,7 +447,7 @@ async fn join_or_found(
         let members = cluster
             .founders
             .iter()
-            .map(|f| Member { uid: MemberUid(f.uid), node: node_id(&f.name), role: MemberRole::Voter })
+            .map(|f| Member { uid: MemberUid(f.uid), node: NodeId::of_name(&f.name), role: MemberRole::Voter })
             .collect();
         let spec = GroupSpec {
             group: GroupId::METADATA,
@@ -529,7 +524,7 @@ impl Broker {
             let call = self.transport.call(target, JOIN, Bytes::from(payload), Duration::from_secs(20)).await;
             return call.map_err(|e| e.to_string())?.one().await.map(|_| ()).map_err(|e| e.to_string());
         }
-        let node = node_id(&request.name);
+        let node = NodeId::of_name(&request.name);
         let status = host.status(GroupId::METADATA).ok_or("the node is starting")?;
         if status.membership.members.iter().any(|m| m.uid == MemberUid(request.uid)) {
             return Ok(());

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use warren_metastore::projections::{HeaderLookup, QueueTarget, Routed};
+use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{Exchange, Node, Queue, Stored, User, Vhost};
 use warren_proto::ids::GroupId;
 
 use super::Metadata;
-use crate::error::{BrokerError, no_exchange};
 
 impl Metadata {
     /// A user.
@@ -55,31 +54,5 @@ impl Metadata {
         let mut nodes: Vec<_> = self.projections().load().nodes().cloned().collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         nodes
-    }
-
-    /// The queues that a publish reaches, each once; alternate exchanges are followed. 404 without the exchange, 403 if
-    /// clients may not publish to it.
-    pub fn route(
-        &self,
-        vhost: &str,
-        exchange: &str,
-        keys: &[&[u8]],
-        headers: Option<&dyn HeaderLookup>,
-    ) -> Result<Routed, BrokerError> {
-        let view = self.projections().peek();
-        let mut routed = Routed::new();
-        let Some(vhost_view) = view.vhost(vhost) else { return Err(no_exchange(vhost, exchange)) };
-        if exchange.is_empty() {
-            vhost_view.route_into(exchange, keys, headers, &mut routed);
-            return Ok(routed);
-        }
-        let Some(found) = vhost_view.exchange(exchange) else { return Err(no_exchange(vhost, exchange)) };
-        if found.record().internal {
-            return Err(BrokerError::AccessRefused(format!(
-                "cannot publish to internal exchange '{exchange}' in vhost '{vhost}'"
-            )));
-        }
-        vhost_view.route_from(found, keys, headers, &mut routed);
-        Ok(routed)
     }
 }

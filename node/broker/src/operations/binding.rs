@@ -1,5 +1,6 @@
 //! Binding queues and exchanges to exchanges (spec: amqp091.md, sections 5 and 6; broker-model.md, section 3).
 
+use warren_metastore::projections::{MAX_HASH_WORDS, hash_words};
 use warren_metastore::records::{Binding, DestinationKind, ExchangeKind};
 use warren_metastore::tree::{AbortCode, MetaError};
 use warren_proto::amqp091::FieldTable;
@@ -25,9 +26,6 @@ pub struct BindingSpec {
     /// Its arguments.
     pub arguments: FieldTable,
 }
-
-/// `#` words in one binding key, at most: matching costs grow with each.
-const MAX_HASH_WORDS: usize = 2;
 
 impl Broker {
     /// Makes a binding. Making one that is there is fine.
@@ -110,8 +108,7 @@ fn binding(cx: &Context, spec: &BindingSpec) -> Binding {
 }
 
 fn check_topic_key(spec: &BindingSpec) -> Result<(), BrokerError> {
-    let hashes = spec.key.split(|b| *b == b'.').filter(|word| *word == b"#").count();
-    if hashes > MAX_HASH_WORDS {
+    if hash_words(&spec.key) > MAX_HASH_WORDS {
         return Err(BrokerError::PreconditionFailed(format!(
             "binding key '{}' has more than {MAX_HASH_WORDS} '#' words",
             String::from_utf8_lossy(&spec.key)

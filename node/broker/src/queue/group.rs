@@ -392,14 +392,12 @@ impl StateMachine for QuorumMachine {
     }
 
     fn proposed(&mut self, outcome: Result<(u64, u64), Refusal>, cx: &GroupCx<'_>) {
-        let publishes = std::mem::take(&mut self.staged_publishes);
         match outcome {
             Ok((index, term)) => {
                 if !self.staged.is_empty() {
                     let replies = std::mem::take(&mut self.staged);
                     self.awaited.push_back(AwaitedEntry { index, term, replies });
                 }
-                self.staged_publishes = publishes;
                 self.staged_publishes.clear();
             }
             Err(why) => {
@@ -407,18 +405,17 @@ impl StateMachine for QuorumMachine {
                 for awaited in std::mem::take(&mut self.staged) {
                     self.say(awaited.session, cx, not_leader(leader, vec![awaited.correlation], None, busy));
                 }
-                for (session, first_seq) in publishes {
+                for (session, first_seq) in std::mem::take(&mut self.staged_publishes) {
                     self.say(session, cx, not_leader(leader, Vec::new(), Some(first_seq), busy));
                 }
             }
         }
     }
 
-    fn refuse(&mut self, request: GroupRequest, why: Refusal, cx: &GroupCx<'_>) {
+    fn refuse(&mut self, request: GroupRequest, why: Refusal, _cx: &GroupCx<'_>) {
         let GroupRequest::Session(to) = request else { return };
         let (leader, busy) = refusal(why);
         refuse(&self.context.links, self.context.me, to, leader, busy);
-        let _ = cx;
     }
 
     fn apply(&mut self, entry: Applied, cx: &GroupCx<'_>) {

@@ -27,7 +27,7 @@ use super::lane::Lane;
 use super::liveness::Life;
 use super::secret::{self, NONCE_LEN, Side};
 use super::wire::peer_server::{Peer, PeerServer};
-use super::{Inner, MAX_MESSAGE, MIN_PROTOCOL, PROTOCOL, PeerEvent, node_id};
+use super::{Inner, MAX_MESSAGE, MIN_PROTOCOL, PROTOCOL, PeerEvent};
 
 /// What a stranger may send at once.
 const MAX_CHALLENGE: usize = 4096;
@@ -166,7 +166,7 @@ impl PeerService {
             Standing::Client
         } else {
             let order = self.inner.orders.fetch_add(1, Ordering::Relaxed) + 1;
-            let node = node_id(&hello.name);
+            let node = NodeId::of_name(&hello.name);
             Standing::Peer(Arc::new(PeerIdentity {
                 node,
                 name: hello.name.clone(),

@@ -30,7 +30,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -69,18 +68,10 @@ const REFUSAL_LOG: Duration = Duration::from_millis(200);
 /// How long [`Transport::shutdown`] waits for connections to end by themselves.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
 
-/// A node's id: the first eight bytes of SHA-256 of its name.
-pub fn node_id(name: &str) -> NodeId {
-    let digest = Sha256::digest(name.as_bytes());
-    let mut first = [0; 8];
-    first.copy_from_slice(&digest[..8]);
-    NodeId(u64::from_be_bytes(first))
-}
-
 /// What a transport needs to know.
 #[derive(Debug, Clone)]
 pub struct TransportConfig {
-    /// This node; must be [`node_id`] of `name`.
+    /// This node; must be [`NodeId::of_name`] of `name`.
     pub me: NodeId,
     /// `name@host`.
     pub name: String,
@@ -156,7 +147,7 @@ impl Transport {
         if config.secret.is_empty() {
             return Err(TransportError::Config("the cluster's secret is empty"));
         }
-        if config.me != node_id(&config.name) {
+        if config.me != NodeId::of_name(&config.name) {
             return Err(TransportError::Config("the node's id is not that of its name"));
         }
         let mut start = [0; 8];

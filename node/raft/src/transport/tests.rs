@@ -20,7 +20,7 @@ fn free_address() -> SocketAddr {
 
 fn config(name: &str, listen: SocketAddr) -> TransportConfig {
     TransportConfig {
-        me: node_id(name),
+        me: NodeId::of_name(name),
         name: name.to_owned(),
         incarnation: 1,
         listen,
@@ -82,7 +82,7 @@ async fn frames_arrive_once_and_in_order_on_every_lane_under_load() {
         b.on_frame(
             lane,
             Arc::new(move |from, frame| {
-                assert_eq!(from, node_id(A));
+                assert_eq!(from, NodeId::of_name(A));
                 assert_eq!(number(&frame), got[lane.number()].fetch_add(1, Ordering::Relaxed));
             }),
         );
@@ -181,7 +181,7 @@ async fn a_stranger_that_skips_the_challenge_is_refused() {
 async fn what_waits_for_a_peer_that_is_away_is_bounded_and_given_up() {
     let (addr_a, addr_b) = (free_address(), free_address());
     let a = Transport::start(config(A, addr_a)).unwrap();
-    let b = node_id(B);
+    let b = NodeId::of_name(B);
     assert!(a.send(b, Lane::Append, frame(vec![0; 8])).is_err(), "an unknown peer has no lane");
     a.set_peer(b, B, &addr_b.to_string());
     let mut taken = 0;
