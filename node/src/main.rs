@@ -15,6 +15,7 @@ mod exit;
 mod logging;
 mod notify;
 mod perf;
+mod processor;
 mod server;
 
 use std::ffi::OsString;
@@ -67,6 +68,12 @@ struct Words {
 }
 
 fn main() -> ExitCode {
+    if let Some(feature) = processor::missing() {
+        eprintln!(
+            "Error: this binary needs a processor with {feature}; build it on this machine without .cargo/config.toml"
+        );
+        return Exit::Software.into();
+    }
     run().into()
 }
 
