@@ -3,6 +3,7 @@
 #   bench.sh PATH/TO/warren
 # BENCH_SECONDS (10) and BENCH_ROUNDS (3) set length and repetitions; BENCH_CASES picks among "small large many".
 # PEERS_SH=path/to/peers.sh BENCH_PEERS="rabbit1 rabbit3" measures other brokers in the same run, one at a time.
+# Syncs are counted where Linux's perf is installed and may trace system calls.
 set -euo pipefail
 warren=${1:?usage: bench.sh PATH/TO/warren}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -29,13 +30,27 @@ options_of() {
   esac
 }
 
+# while_counting FILE PIDS COMMAND...: runs the command; the file gets the processes' syncs, one event a line
+while_counting() {
+  local file=$1 pids=$2 began=$EPOCHREALTIME
+  shift 2
+  if $counts_syncs; then
+    perf stat -x, -o "$file" -e syscalls:sys_enter_fsync,syscalls:sys_enter_fdatasync -p "$pids" -- "$@"
+    awk -v now="$EPOCHREALTIME" -v began="$began" 'BEGIN { print "seconds," now - began }' >>"$file"
+  else
+    "$@"
+  fi
+}
+counts_syncs=false
+perf stat -e syscalls:sys_enter_fsync -a true >/dev/null 2>&1 && counts_syncs=true
+
 # measure TARGET URIS PIDS: every case, the run with the median consumed rate as one line
 measure() {
   local target=$1 uris=$2 pids=$3 case round
   for case in $cases; do
     for round in $(seq "$rounds"); do
       # shellcheck disable=SC2046 # options are words
-      "$warren" perf amqp091 --json --quiet --window 1000 --prefetch 1000 --duration "$seconds" --uri "$uris" \
+      while_counting "$work/$round.syncs" "$pids" "$warren" perf amqp091 --json --quiet --window 1000 --prefetch 1000 --duration "$seconds" --uri "$uris" \
         --pids "$pids" $(options_of "$case") >"$work/$round.json"
     done
     python3 - "$target" "$case" "$work"/[0-9]*.json <<'END'
@@ -45,14 +60,24 @@ target, case, *files = sys.argv[1:]
 runs = [json.load(open(file)) for file in files]
 if any(run["errors"] or run["nacked"] for run in runs):
     print(f"{target} {case}: errors in a run: {[run['errors'] for run in runs]}", file=sys.stderr)
+for run, file in zip(runs, files):
+    try:
+        lines = [line.strip().split(",") for line in open(file.removesuffix(".json") + ".syncs") if "," in line]
+        took = next(float(line[1]) for line in lines if line[0] == "seconds")
+        # An event that never happened is `<not counted>`.
+        counts = [int(line[0]) for line in lines if len(line) > 2 and line[0].isdigit()]
+        run["syncs_per_second"] = sum(counts) / took
+    except (OSError, StopIteration):
+        pass
 run = sorted(runs, key=lambda run: run["consumed_per_second"])[len(runs) // 2]
 confirm, cpu = run.get("confirm_us") or {}, sum(p["cpu_seconds"] for p in run["watched"])
 resident = max((p["resident_bytes"] for p in run["watched"]), default=0) / 1e6
+syncs = f"{run['syncs_per_second']:.0f}" if "syncs_per_second" in run else "-"
 ms = lambda name: f"{confirm[name] / 1000:.2f}" if name in confirm else "-"
 print(f"{target:<10} {case:<6} {run['consumed_per_second']:>10.0f} {run['confirmed_per_second']:>10.0f} "
-      f"{ms('p50'):>9} {ms('p99'):>9} {cpu:>8.2f} {resident:>9.0f}", flush=True)
+      f"{ms('p50'):>9} {ms('p99'):>9} {cpu:>8.2f} {syncs:>8} {resident:>9.0f}", flush=True)
 END
-    rm -f "$work"/[0-9]*.json
+    rm -f "$work"/[0-9]*
   done
 }
 
@@ -88,7 +113,7 @@ warren_nodes() {
 }
 
 echo "persistent messages, window 1000, prefetch 1000; $seconds s a run, median of $rounds; times in ms, memory in MB"
-printf '%-10s %-6s %10s %10s %9s %9s %8s %9s\n' broker case consumed/s confirm/s p50 p99 cpu_s resident
+printf '%-10s %-6s %10s %10s %9s %9s %8s %8s %9s\n' broker case consumed/s confirm/s p50 p99 cpu_s sync/s resident
 for count in 1 3; do
   warren_nodes "$count"
   measure "warren$count" "$uris" "$pids"

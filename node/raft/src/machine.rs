@@ -109,7 +109,7 @@ pub trait StateMachine: Send + 'static {
     /// Gives a request back: this member cannot append it.
     fn refuse(&mut self, request: Self::Request, why: Refusal, cx: &GroupCx<'_>);
 
-    /// A committed entry, in log order, each exactly once per life of the in-memory state.
+    /// A committed entry, in log order, each exactly once per life of the in-memory state, on every member.
     fn apply(&mut self, entry: Applied, cx: &GroupCx<'_>);
 
     /// The role or the known leader changed. Called after the entries applied so far.
@@ -117,6 +117,10 @@ pub trait StateMachine: Send + 'static {
 
     /// Ready leader only, about once a second and after timers the machine asked for: may append commands.
     fn tick(&mut self, out: &mut BatchBuilder, cx: &GroupCx<'_>);
+
+    /// Ready leader only, before each [`tick`](Self::tick): the other nodes whose voters hold what was committed about a
+    /// second ago.
+    fn followers(&mut self, _keeping_up: &[NodeId], _cx: &GroupCx<'_>) {}
 
     /// When the leader wants [`tick`](Self::tick) next, wall clock ms; `None` = nothing owed (the group may hibernate).
     fn wake_at(&self) -> Option<u64> {

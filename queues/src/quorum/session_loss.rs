@@ -11,6 +11,11 @@ use crate::consumer::ConsumerKey;
 use crate::session::SessionLoss;
 
 impl Queue {
+    /// The sessions that the queue knows, those of one node together, and whether it believes each to be cut off.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionRef, bool)> {
+        self.sessions.iter().map(|(session, state)| (*session, state.suspected))
+    }
+
     pub(super) fn session_down(
         &mut self,
         meta: &Meta,

@@ -247,6 +247,11 @@ impl Channel {
         self.session.node_up(node);
     }
 
+    /// Deliveries of a queue were dropped because the client was slow, and are to be fetched.
+    pub fn missed(&mut self, group: warren_proto::ids::GroupId) {
+        self.session.missed(group);
+    }
+
     /// Ends the session. The receiver hears when its queues know.
     pub fn close(self) -> tokio::sync::oneshot::Receiver<()> {
         self.session.close()

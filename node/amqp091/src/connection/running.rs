@@ -461,6 +461,14 @@ impl Running {
                 channel.event(to, &self.context, &mut self.link.egress, &mut self.outputs);
                 Ok(())
             }
+            SessionEvent::Missed { session, group } => {
+                self.active = true;
+                let number = self.sessions.get(&session);
+                if let Some(Slot::Open(channel)) = number.and_then(|number| self.channels.get_mut(number)) {
+                    channel.missed(group);
+                }
+                Ok(())
+            }
             SessionEvent::NodeUp(node) => {
                 self.active = true;
                 for slot in self.channels.values_mut() {
@@ -489,7 +497,7 @@ impl Running {
         let Some(Slot::Open(channel)) = self.channels.get(&number) else { return Ok(()) };
         let marker = channel.marker(&self.context);
         // Fails only if the receiver is gone, and that is ours.
-        let _ = self.sender.send(SessionEvent::Queue(marker));
+        self.sender.send(SessionEvent::Queue(marker));
         while let Some(event) = self.link.while_waiting(self.events.recv()).await? {
             if matches!(&event, SessionEvent::Queue(to) if Channel::is_marker(to)) {
                 break;

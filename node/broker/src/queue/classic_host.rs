@@ -17,8 +17,8 @@ use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Origin, 
 use super::group::refuse;
 use super::links::Links;
 use super::protocol::{
-    Body, ConsumerStats, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueueStats,
-    Settlement, ToQueue, ToSession,
+    Body, ConsumerStats, DELIVERY_BYTES, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest,
+    QueueStats, Room, Settlement, ToQueue, ToSession,
 };
 use crate::metadata::now_ms;
 
@@ -114,7 +114,9 @@ impl ClassicHost {
                     let consumer = ConsumerRef::Id(ConsumerId { session: to.from, tag: tag.clone() });
                     let key =
                         hosted.queue.consumers().find(|c| c.id.session == to.from && c.id.tag == tag).map(|c| c.key);
-                    let messages = hosted.queue.held(&consumer, from_msg_id).map(delivery).collect();
+                    let mut room = Room::new(DELIVERY_BYTES);
+                    let held = hosted.queue.held(&consumer, from_msg_id).map(delivery);
+                    let messages = held.take_while(|m| room.take(m.body.len() as u32)).collect();
                     let key = Reference(key.map_or(0, |k| k.0));
                     self.say(to.from, to.group, QueueEvent::Deliver { tag, key, messages, again: true });
                 }
@@ -149,13 +151,14 @@ impl ClassicHost {
         for effect in fx.drain() {
             match effect {
                 Effect::Deliver(deliver) => {
-                    let event = QueueEvent::Deliver {
-                        tag: deliver.tag,
-                        key: Reference(deliver.key.0),
-                        messages: deliver.messages.into_iter().map(delivery).collect(),
-                        again: false,
-                    };
-                    self.say(deliver.session, group, event);
+                    let mut rest = deliver.messages.into_iter().map(delivery).peekable();
+                    while rest.peek().is_some() {
+                        let mut room = Room::new(DELIVERY_BYTES);
+                        let fits = std::iter::from_fn(|| rest.next_if(|m| room.take(m.body.len() as u32)));
+                        let messages = fits.collect();
+                        let (tag, key) = (deliver.tag.clone(), Reference(deliver.key.0));
+                        self.say(deliver.session, group, QueueEvent::Deliver { tag, key, messages, again: false });
+                    }
                 }
                 Effect::Monitor(session) => {
                     hosted.sessions.insert(session);
@@ -202,8 +205,8 @@ fn command(from: SessionRef, request: QueueRequest) -> Command {
                 meta: ConsumerMeta { ack: !no_ack, args: arguments, username: Bytes::from(user) },
             }))
         }
-        QueueRequest::Dequeue { tag, settled } => {
-            Command::Dequeue { consumer: ConsumerId { session: from, tag }, settled }
+        QueueRequest::Dequeue { tag } => {
+            Command::Dequeue { consumer: ConsumerId { session: from, tag }, settled: false }
         }
         QueueRequest::Settle { key, settlement, ids } => {
             let consumer = ConsumerRef::Key(ConsumerKey(key.0));

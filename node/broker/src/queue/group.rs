@@ -11,18 +11,19 @@ use warren_queues::quorum::{
     Attach, Command, Config, Delivered, Effect, Effects, Encoder, Meta, Mode, Queue, Reply, SUPPORTED, TimerKey,
     stored_message,
 };
-use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Origin, SessionLoss};
+use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Deliver, Origin, SessionLoss};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
 
 use super::links::Links;
 use super::protocol::{
-    Body, ConsumerStats, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueueStats,
-    Settlement, ToQueue, ToSession,
+    Body, ConsumerStats, DELIVERY_BYTES, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest,
+    QueueStats, Room, Settlement, ToQueue, ToSession,
 };
 use crate::session::registry::Sessions;
 
-/// How often a leader compares the sessions it knows with those that exist on its node.
-const RECHECK_MS: u64 = 5_000;
+/// How often a leader compares what its queue believes of sessions with what is true: word of a change may have come
+/// while nobody led, or been refused.
+const RECHECK_MS: u64 = 1_000;
 /// How often it asks other nodes for theirs: word of a session's end can be lost with a connection.
 const PING_MS: u64 = 60_000;
 
@@ -78,6 +79,8 @@ pub struct QuorumMachine {
     timers: BTreeMap<TimerKey, u64>,
     /// Leader: commands that follow from what happened outside, to be appended with the next tick.
     owed: Vec<Command>,
+    /// Leader: nodes whose own member delivers to their sessions.
+    delivering: Vec<NodeId>,
     rechecked_at: u64,
     pinged_at: u64,
     force_snapshot: bool,
@@ -96,6 +99,7 @@ impl QuorumMachine {
             monitored: BTreeSet::new(),
             timers: BTreeMap::new(),
             owed: Vec::new(),
+            delivering: Vec::new(),
             rechecked_at: 0,
             pinged_at: 0,
             force_snapshot: false,
@@ -156,7 +160,10 @@ impl QuorumMachine {
         let consumer = ConsumerRef::Id(ConsumerId { session, tag: tag.clone() });
         let key = self.queue.consumers().find(|c| c.id.session == session && c.id.tag == tag).map(|c| c.key);
         let mut bodies = Bodies::new(cx, None);
-        let messages = self.queue.held(&consumer, from_msg_id).map(|m| bodies.delivery(&m)).collect();
+        let mut room = Room::new(DELIVERY_BYTES);
+        let messages =
+            self.queue.held(&consumer, from_msg_id).take_while(|m| room.take(m.size)).map(|m| bodies.delivery(&m));
+        let messages = messages.collect();
         let key = Reference(key.map_or(0, |k| k.0));
         self.say(session, cx, QueueEvent::Deliver { tag, key, messages, again: true });
     }
@@ -187,27 +194,24 @@ impl QuorumMachine {
         }
     }
 
-    /// Carries out what the machine asked for. Only the leader does; for all others the effects are void.
+    /// Carries out what the machine asked for. Each member delivers to the sessions of its own node; all else, also
+    /// deliveries to nodes without a member that keeps up, is the leader's.
     fn perform(&mut self, batch: Option<(u64, &Batch)>, cx: &GroupCx<'_>) {
-        if cx.role != Role::Leader {
-            for effect in self.fx.iter() {
-                self.force_snapshot |= matches!(effect, Effect::ForceSnapshot);
-            }
-            self.fx.clear();
-            return;
-        }
+        let leads = cx.role == Role::Leader;
         let mut fx = std::mem::take(&mut self.fx);
         let mut bodies = Bodies::new(cx, batch);
         let mut spent = Vec::new();
         for effect in fx.drain() {
             match effect {
                 Effect::Deliver(deliver) => {
-                    let messages = deliver.messages.iter().map(|m| bodies.delivery(m)).collect();
-                    let event =
-                        QueueEvent::Deliver { tag: deliver.tag, key: Reference(deliver.key.0), messages, again: false };
-                    self.say(deliver.session, cx, event);
+                    let node = deliver.session.node;
+                    if node == self.context.me || (leads && !self.delivering.contains(&node)) {
+                        self.deliver(&deliver, &mut bodies, cx);
+                    }
                     spent.push(deliver.messages);
                 }
+                Effect::ForceSnapshot => self.force_snapshot = true,
+                _ if !leads => {}
                 Effect::Monitor(session) => self.monitor(session),
                 Effect::Demonitor(session) => {
                     self.monitored.remove(&session);
@@ -222,7 +226,6 @@ impl QuorumMachine {
                 Effect::Dropped { reason, count } => {
                     tracing::debug!(group = %cx.group, ?reason, count, "messages dropped");
                 }
-                Effect::ForceSnapshot => self.force_snapshot = true,
             }
         }
         for messages in spent {
@@ -231,12 +234,49 @@ impl QuorumMachine {
         self.fx = fx;
     }
 
+    /// Sends deliveries on, in events of a bounded size.
+    fn deliver(&self, deliver: &Deliver<Delivered>, bodies: &mut Bodies<'_>, cx: &GroupCx<'_>) {
+        bodies.lean = self.context.links.is_crowded(deliver.session.node);
+        // The one to be asked for what is missed. Without one, the next will speak up.
+        let leader = cx.leader.unwrap_or(self.context.me);
+        let mut rest = deliver.messages.as_slice();
+        while !rest.is_empty() {
+            let mut room = Room::new(DELIVERY_BYTES);
+            let fits = rest.iter().take_while(|m| room.take(m.size)).count();
+            let (now, later) = rest.split_at(fits);
+            let messages = now.iter().map(|m| bodies.delivery(m)).collect();
+            let (tag, key) = (deliver.tag.clone(), Reference(deliver.key.0));
+            let event = QueueEvent::Deliver { tag, key, messages, again: false };
+            self.context.links.to_session(ToSession { session: deliver.session, group: cx.group, leader, event });
+            rest = later;
+        }
+    }
+
     /// A session has business here. If it is known to be lost already, nobody will report it later.
     fn monitor(&mut self, session: SessionRef) {
         self.monitored.insert(session);
         if let Some(loss) = self.loss_of(session) {
             self.owed.push(Command::SessionDown { session, loss });
         }
+    }
+
+    /// What the queue has to be told, because it believes otherwise of sessions.
+    fn corrections(&self) -> Vec<Command> {
+        let mut commands = Vec::new();
+        let mut back = None;
+        for (session, suspected) in self.queue.sessions() {
+            match self.loss_of(session) {
+                Some(SessionLoss::NoConnection) if suspected => {}
+                Some(loss) => commands.push(Command::SessionDown { session, loss }),
+                // Of a node once: its sessions come one after another.
+                None if suspected && back != Some(session.node) => {
+                    back = Some(session.node);
+                    commands.push(Command::NodeUp { node: session.node });
+                }
+                None => {}
+            }
+        }
+        commands
     }
 
     fn loss_of(&self, session: SessionRef) -> Option<SessionLoss> {
@@ -281,8 +321,8 @@ fn command(from: SessionRef, request: QueueRequest) -> Command {
                 meta: ConsumerMeta { ack: !no_ack, args: arguments, username: user.into() },
             }))
         }
-        QueueRequest::Dequeue { tag, settled } => {
-            Command::Dequeue { consumer: ConsumerId { session: from, tag }, settled }
+        QueueRequest::Dequeue { tag } => {
+            Command::Dequeue { consumer: ConsumerId { session: from, tag }, settled: false }
         }
         QueueRequest::Settle { key, settlement, ids } => {
             let consumer = ConsumerRef::Key(ConsumerKey(key.0));
@@ -305,11 +345,13 @@ fn command(from: SessionRef, request: QueueRequest) -> Command {
 struct Bodies<'a> {
     cx: &'a GroupCx<'a>,
     recent: Option<(u64, Batch)>,
+    /// Leave every body in the log: where it would go, too much waits already.
+    lean: bool,
 }
 
 impl<'a> Bodies<'a> {
     fn new(cx: &'a GroupCx<'a>, batch: Option<(u64, &Batch)>) -> Self {
-        Bodies { cx, recent: batch.map(|(index, batch)| (index, batch.clone())) }
+        Bodies { cx, recent: batch.map(|(index, batch)| (index, batch.clone())), lean: false }
     }
 
     fn delivery(&mut self, message: &Delivered) -> Delivery {
@@ -322,6 +364,9 @@ impl<'a> Bodies<'a> {
     }
 
     fn body(&mut self, reference: Reference) -> Body {
+        if self.lean {
+            return Body::InLog(reference);
+        }
         if self.recent.as_ref().is_none_or(|(index, _)| *index != reference.index()) {
             let Some(batch) = self.cx.entries.cached(self.cx.group, reference.index()) else {
                 return Body::InLog(reference);
@@ -477,6 +522,7 @@ impl StateMachine for QuorumMachine {
             self.monitored.clear();
             self.timers.clear();
             self.owed.clear();
+            self.delivering.clear();
             self.fx.clear();
             self.queue.become_leader(&mut self.fx);
             self.perform(None, cx);
@@ -492,6 +538,15 @@ impl StateMachine for QuorumMachine {
         }
     }
 
+    fn followers(&mut self, keeping_up: &[NodeId], cx: &GroupCx<'_>) {
+        let before = std::mem::replace(&mut self.delivering, keeping_up.to_vec());
+        for node in before.into_iter().filter(|node| !keeping_up.contains(node)) {
+            // What its member did not come to hand out. Sessions drop what they have.
+            self.queue.redeliver(node, &mut self.fx);
+        }
+        self.perform(None, cx);
+    }
+
     fn tick(&mut self, out: &mut BatchBuilder, cx: &GroupCx<'_>) {
         for command in std::mem::take(&mut self.owed) {
             self.append(&command, out);
@@ -503,14 +558,8 @@ impl StateMachine for QuorumMachine {
         }
         if cx.now_ms.saturating_sub(self.rechecked_at) >= RECHECK_MS {
             self.rechecked_at = cx.now_ms;
-            let gone: Vec<SessionRef> = self
-                .monitored
-                .iter()
-                .filter(|s| s.node == self.context.me && !self.context.sessions.contains(**s))
-                .copied()
-                .collect();
-            for session in gone {
-                self.append(&Command::SessionDown { session, loss: SessionLoss::Gone }, out);
+            for command in self.corrections() {
+                self.append(&command, out);
             }
         }
         if cx.now_ms.saturating_sub(self.pinged_at) >= PING_MS {
@@ -543,10 +592,13 @@ impl StateMachine for QuorumMachine {
         state: &[u8],
         _index: u64,
         _version: MachineVersion,
-        _cx: &GroupCx<'_>,
+        cx: &GroupCx<'_>,
     ) -> Result<(), RestoreError> {
         self.queue = Queue::decode_state(state).map_err(|e| RestoreError(e.to_string()))?;
         self.fx.clear();
+        // Handed out between the last entry applied here and the snapshot.
+        self.queue.redeliver(self.context.me, &mut self.fx);
+        self.perform(None, cx);
         Ok(())
     }
 

@@ -1,10 +1,12 @@
 //! The way between sessions and queues, on this node and across nodes.
 //!
 //! For each peer one task forwards what is for it, in order: it reads bodies that are still in the log, packs everything
-//! that waits into one frame, and waits when the lane is full. What waits for an unreachable peer is dropped: a session
-//! resends what is pending and asks for missed deliveries once the peer is back.
+//! that waits into one frame, and waits when the lane is full. Where that makes much wait, bodies are left in the log until
+//! their turn comes. What waits for an unreachable peer is dropped: a session resends what is pending and asks for missed
+//! deliveries once the peer is back.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -25,6 +27,8 @@ use crate::session::registry::Sessions;
 const FRAME_BYTES: usize = 2 << 20;
 /// Messages that one wake-up of a forwarder takes.
 const DRAIN: usize = 1024;
+/// Body bytes of deliveries that wait for one peer in memory, about; of others the bodies stay in the log.
+const CROWDED: usize = 16 << 20;
 
 enum Outgoing {
     ToQueue(ToQueue),
@@ -48,7 +52,13 @@ pub struct Links {
     transport: Transport,
     runtime: tokio::runtime::Handle,
     local: OnceLock<Arc<dyn LocalQueues>>,
-    forwarders: Mutex<HashMap<NodeId, mpsc::UnboundedSender<Outgoing>>>,
+    forwarders: Mutex<HashMap<NodeId, Forwarder>>,
+}
+
+struct Forwarder {
+    sender: mpsc::UnboundedSender<Outgoing>,
+    /// Body bytes of deliveries that wait.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Links {
@@ -74,6 +84,12 @@ impl Links {
     /// Whether a peer can be reached now. This node always can.
     pub fn is_up(&self, node: NodeId) -> bool {
         node == self.me || self.transport.is_up(node)
+    }
+
+    /// Whether so much waits for a peer that deliveries to it should leave their bodies in the log.
+    pub fn is_crowded(&self, node: NodeId) -> bool {
+        node != self.me
+            && self.forwarders.lock().get(&node).is_some_and(|f| f.waiting.load(Ordering::Relaxed) >= CROWDED)
     }
 
     /// Sends a request to a queue's member on `node`.
@@ -148,19 +164,31 @@ impl Links {
     fn forward(&self, node: NodeId, outgoing: Outgoing) {
         let Some(entries) = self.entries.get() else { return };
         let mut forwarders = self.forwarders.lock();
-        let sender = forwarders.entry(node).or_insert_with(|| {
+        let forwarder = forwarders.entry(node).or_insert_with(|| {
             let (sender, receiver) = mpsc::unbounded_channel();
-            self.runtime.spawn(forward(node, receiver, self.transport.clone(), Arc::clone(entries)));
-            sender
+            let waiting = Arc::default();
+            let out = Outlet { node, transport: self.transport.clone(), frame: peer::BrokerFrame::default(), bytes: 0 };
+            self.runtime.spawn(forward(receiver, Arc::clone(&waiting), out, Arc::clone(entries)));
+            Forwarder { sender, waiting }
         });
-        let _ = sender.send(outgoing);
+        forwarder.waiting.fetch_add(outgoing.body_bytes(), Ordering::Relaxed);
+        let _ = forwarder.sender.send(outgoing);
+    }
+}
+
+impl Outgoing {
+    fn body_bytes(&self) -> usize {
+        match self {
+            Outgoing::ToSession(to) => to.event.body_bytes(),
+            Outgoing::ToQueue(_) | Outgoing::Metadata(_) => 0,
+        }
     }
 }
 
 async fn forward(
-    node: NodeId,
     mut waiting: mpsc::UnboundedReceiver<Outgoing>,
-    transport: Transport,
+    bytes_waiting: Arc<AtomicUsize>,
+    mut out: Outlet,
     entries: Arc<dyn EntryReader>,
 ) {
     let mut drained = Vec::with_capacity(DRAIN);
@@ -169,40 +197,67 @@ async fn forward(
         if waiting.recv_many(&mut drained, DRAIN).await == 0 {
             return;
         }
-        if !transport.is_up(node) {
-            continue;
-        }
-        let needs_disk = drained.iter().any(|o| matches!(o, Outgoing::ToSession(to) if to.event.needs_bodies()));
-        if needs_disk {
-            let mut taken = std::mem::take(&mut drained);
-            let reader = Arc::clone(&entries);
-            let loaded = tokio::task::spawn_blocking(move || {
-                for outgoing in &mut taken {
-                    if let Outgoing::ToSession(to) = outgoing {
-                        to.event.load(to.group, &reader);
-                    }
-                }
-                taken
-            })
-            .await;
-            match loaded {
-                Ok(taken) => drained = taken,
-                Err(_) => continue,
-            }
-        }
-        let mut frame = peer::BrokerFrame::default();
-        let mut bytes = 0;
         for outgoing in drained.drain(..) {
-            let message = encode(outgoing);
-            bytes += message.encoded_len();
-            frame.messages.push(message);
-            if bytes >= FRAME_BYTES {
-                send(node, std::mem::take(&mut frame), &transport).await;
-                bytes = 0;
+            let bytes = outgoing.body_bytes();
+            if out.transport.is_up(out.node)
+                && let Some(outgoing) = loaded(outgoing, &entries).await
+            {
+                out.add(encode(outgoing)).await;
             }
+            bytes_waiting.fetch_sub(bytes, Ordering::Relaxed);
         }
-        if !frame.messages.is_empty() {
-            send(node, frame, &transport).await;
+        out.flush().await;
+    }
+}
+
+/// The same with the bodies that it left in the log. `None` if reading them panicked: the session asks again.
+async fn loaded(outgoing: Outgoing, entries: &Arc<dyn EntryReader>) -> Option<Outgoing> {
+    match outgoing {
+        Outgoing::ToSession(mut to) if to.event.needs_bodies() => {
+            let entries = Arc::clone(entries);
+            let loading = tokio::task::spawn_blocking(move || {
+                to.event.load(to.group, &entries);
+                to
+            });
+            loading.await.ok().map(Outgoing::ToSession)
+        }
+        other => Some(other),
+    }
+}
+
+/// The frame that is being filled for a peer.
+struct Outlet {
+    node: NodeId,
+    transport: Transport,
+    frame: peer::BrokerFrame,
+    bytes: usize,
+}
+
+impl Outlet {
+    async fn add(&mut self, message: peer::BrokerMessage) {
+        self.bytes += message.encoded_len();
+        self.frame.messages.push(message);
+        if self.bytes >= FRAME_BYTES {
+            self.flush().await;
+        }
+    }
+
+    async fn flush(&mut self) {
+        if self.frame.messages.is_empty() {
+            return;
+        }
+        self.bytes = 0;
+        let payload = Bytes::from(std::mem::take(&mut self.frame).encode_to_vec());
+        let mut frame = peer::Frame { kind: Some(peer::frame::Kind::Broker(payload)) };
+        loop {
+            match self.transport.send(self.node, Lane::Queue, frame) {
+                Ok(()) => return,
+                Err(_) if !self.transport.is_up(self.node) => return,
+                Err(back) => {
+                    frame = back;
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            }
         }
     }
 }
@@ -215,19 +270,4 @@ fn encode(outgoing: Outgoing) -> peer::BrokerMessage {
         Outgoing::Metadata(command) => Kind::MetadataCommand(command),
     };
     peer::BrokerMessage { kind: Some(kind) }
-}
-
-async fn send(node: NodeId, frame: peer::BrokerFrame, transport: &Transport) {
-    let payload = Bytes::from(frame.encode_to_vec());
-    let mut frame = peer::Frame { kind: Some(peer::frame::Kind::Broker(payload)) };
-    loop {
-        match transport.send(node, Lane::Queue, frame) {
-            Ok(()) => return,
-            Err(_) if !transport.is_up(node) => return,
-            Err(back) => {
-                frame = back;
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        }
-    }
 }

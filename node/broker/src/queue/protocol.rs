@@ -41,7 +41,8 @@ pub enum QueueItem {
         /// Chosen by the session.
         correlation: u64,
     },
-    /// Asks for the deliveries of a consumer again, from a message id on, because the session missed them.
+    /// Asks for the deliveries of a consumer again, from a message id on, because the session missed them. To be
+    /// repeated, from behind the last id of the answer, until the answer is empty.
     Redeliver {
         /// The consumer's tag.
         tag: Bytes,
@@ -75,10 +76,8 @@ pub enum QueueRequest {
     },
     /// Take one message.
     Dequeue {
-        /// Unique in the session; a repeat gets the same message again.
+        /// Unique in the session; a repeat gets the same message again until it is answered.
         tag: Bytes,
-        /// No answer will follow.
-        settled: bool,
     },
     /// Answer deliveries.
     Settle {
@@ -184,6 +183,33 @@ impl QueuedMessage {
     }
 }
 
+/// Body bytes that one [`QueueEvent::Deliver`] carries, unless its first message alone has more (spec: quorum-queues.md,
+/// section 6.9).
+pub const DELIVERY_BYTES: usize = 128_000;
+
+/// Counts down the bytes that still fit. The first always does.
+#[derive(Debug)]
+pub struct Room {
+    left: usize,
+    used: bool,
+}
+
+impl Room {
+    /// Room for `bytes`.
+    pub fn new(bytes: usize) -> Self {
+        Room { left: bytes, used: false }
+    }
+
+    /// Whether so many more fit; if so, they are in.
+    pub fn take(&mut self, bytes: u32) -> bool {
+        let bytes = bytes as usize;
+        let fits = !self.used || bytes <= self.left;
+        self.used = true;
+        self.left = self.left.saturating_sub(bytes);
+        fits
+    }
+}
+
 /// What a queue tells a session.
 #[derive(Debug)]
 pub struct ToSession {
@@ -239,7 +265,7 @@ pub enum QueueEvent {
         key: Reference,
         /// In ascending message id.
         messages: Vec<Delivery>,
-        /// It answers [`QueueItem::Redeliver`]: everything checked out from the asked id on.
+        /// It answers [`QueueItem::Redeliver`]: what is checked out from the asked id on, as far as one event goes.
         again: bool,
     },
     /// Another member leads now: resend what is pending.
@@ -363,6 +389,19 @@ fn load(group: GroupId, bodies: &mut [&mut Body], entries: &Arc<dyn EntryReader>
 }
 
 impl Body {
+    /// Bytes that it keeps in memory.
+    pub fn len(&self) -> usize {
+        match self {
+            Body::Here(container) => container.len(),
+            Body::InLog(_) | Body::Gone => 0,
+        }
+    }
+
+    /// Whether it keeps none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Where it is in the log, if it is only there.
     pub fn in_log(&self) -> Option<Reference> {
         match self {
@@ -373,6 +412,14 @@ impl Body {
 }
 
 impl QueueEvent {
+    /// Bytes of message bodies that it keeps in memory.
+    pub fn body_bytes(&self) -> usize {
+        match self {
+            QueueEvent::Deliver { messages, .. } => messages.iter().map(|m| m.body.len()).sum(),
+            _ => 0,
+        }
+    }
+
     /// Whether a body has to be read before a client can have it.
     pub fn needs_bodies(&self) -> bool {
         match self {

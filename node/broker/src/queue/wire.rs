@@ -231,7 +231,7 @@ fn encode_request(request: QueueRequest) -> peer::command::Request {
         QueueRequest::Attach { tag, no_ack, exclusive, prefetch, priority, arguments, user } => {
             Wire::Attach(peer::Attach { tag, no_ack, exclusive, prefetch, priority, arguments, user })
         }
-        QueueRequest::Dequeue { tag, settled } => Wire::Dequeue(peer::Dequeue { tag, settled }),
+        QueueRequest::Dequeue { tag } => Wire::Dequeue(peer::Dequeue { tag }),
         QueueRequest::Settle { key, settlement, ids } => {
             let settlement = match settlement {
                 Settlement::Ack => peer::Settlement::Ack,
@@ -267,7 +267,7 @@ fn decode_request(request: peer::command::Request) -> Result<QueueRequest, WireE
             arguments: a.arguments,
             user: a.user,
         },
-        Wire::Dequeue(d) => QueueRequest::Dequeue { tag: d.tag, settled: d.settled },
+        Wire::Dequeue(d) => QueueRequest::Dequeue { tag: d.tag },
         Wire::Settle(s) => {
             let settlement = match peer::Settlement::try_from(s.settlement).map_err(|_| WireError("settlement"))? {
                 peer::Settlement::Ack => Settlement::Ack,

@@ -265,6 +265,9 @@ impl Session {
 
     /// Subscribes to a queue. Deliveries follow through [`handle`](Self::handle).
     pub async fn consume(&mut self, target: &Arc<QueueTarget>, spec: ConsumerSpec) -> Result<(), BrokerError> {
+        if let Some(client) = self.clients.get_mut(&target.group) {
+            client.keep(&spec.tag);
+        }
         self.flush();
         let number = self.consumers.insert(SessionConsumer {
             group: target.group,
@@ -328,9 +331,17 @@ impl Session {
         let Some(number) = self.by_tag.remove(tag) else { return };
         let consumer = &mut self.consumers[number as usize];
         consumer.cancelled = true;
+        if consumer.resync
+            && let Some(leader) = self.clients.get(&consumer.group).and_then(QueueClient::leader)
+        {
+            // What it missed is still assigned to it.
+            let tag = consumer.handle.tag.clone();
+            self.outbox.push((leader, redeliver(consumer.group, self.me, tag, consumer.next_msg_id)));
+        }
         if consumer.unanswered == 0 {
             self.consumers.remove(number as usize);
         }
+        self.send();
     }
 
     /// Takes one message (`basic.get`). With it, how many are ready behind it.
@@ -343,7 +354,7 @@ impl Session {
         self.next_correlation += 1;
         // A tag of its own for each get, so that asking again after a leader change gives the same message.
         let tag = Bytes::from(format!("\0get-{}", self.next_correlation));
-        let request = QueueRequest::Dequeue { tag: tag.clone(), settled: no_ack };
+        let request = QueueRequest::Dequeue { tag: tag.clone() };
         let (key, message, ready) = match self.broker.call_queue(self.me, target, request).await? {
             QueueReply::Got { key, message, ready } => (key, message, ready),
             QueueReply::Empty => return Ok(None),
@@ -352,7 +363,11 @@ impl Session {
         let Body::Here(container) = message.body else {
             return Err(BrokerError::Internal("the message could not be read".into()));
         };
-        let _ = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
+        let client = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
+        if no_ack {
+            // Answered here and not by the queue, which may be asked twice.
+            client.settle(&ConsumerHandle { tag: tag.clone(), key }, Settlement::Ack, message.msg_id);
+        }
         let delivery = (!no_ack).then(|| {
             let consumer = self.consumers.insert(SessionConsumer {
                 group: target.group,
@@ -390,9 +405,12 @@ impl Session {
             QueueEvent::Enqueued { first_seq, last_seq, outcome } => {
                 self.enqueued(to.session, group, leader, (first_seq, last_seq), outcome, now);
             }
-            QueueEvent::Replied { correlation, .. } => {
+            QueueEvent::Replied { correlation, reply } => {
                 if let Some(client) = self.clients.get_mut(&group) {
                     client.replied(correlation, leader, now);
+                }
+                if let QueueReply::Got { key, message, .. } = reply {
+                    self.got_in_vain(group, key, &message);
                 }
             }
             QueueEvent::LeaderChanged => {
@@ -449,20 +467,24 @@ impl Session {
         again: bool,
         out: &mut Vec<Output>,
     ) {
-        let Some(&number) = self.by_tag.get(&tag) else {
-            // The session forgot the consumer: what it was still given goes back.
-            self.return_unwanted(group, &ConsumerHandle { tag, key }, &messages);
+        let consumers = &self.consumers;
+        let known = self.by_tag.get(&tag).copied().filter(|number| consumers[*number as usize].group == group);
+        let Some(number) = known else {
+            self.unwanted(group, leader, ConsumerHandle { tag, key }, &messages, again);
             return;
         };
         let consumer = &mut self.consumers[number as usize];
-        if consumer.group != group || (consumer.resync && !again) {
+        if consumer.resync && !again {
+            return;
+        }
+        if messages.is_empty() {
+            // The last answer of those that were asked for.
+            consumer.resync &= !again;
             return;
         }
         consumer.handle.key = key;
-        if again {
-            consumer.resync = false;
-        }
         let Some(client) = self.clients.get_mut(&group) else { return };
+        client.heard_from(leader);
         let mut settled = false;
         let mut sent = 0;
         for message in messages {
@@ -498,6 +520,11 @@ impl Session {
                 container,
             }));
         }
+        if again && sent > 0 {
+            // One event does not hold everything.
+            consumer.resync = true;
+            self.outbox.push((leader, redeliver(group, self.me, tag.clone(), consumer.next_msg_id)));
+        }
         if consumer.reports_sent && sent > 0 {
             self.next_correlation += 1;
             client.command(self.next_correlation, QueueRequest::Sent { key, count: sent });
@@ -508,14 +535,47 @@ impl Session {
         }
     }
 
-    fn return_unwanted(&mut self, group: GroupId, handle: &ConsumerHandle, messages: &[Delivery]) {
-        if let Some(client) = self.clients.get_mut(&group) {
-            for message in messages {
-                client.settle(handle, Settlement::Requeue { failed: false }, message.msg_id);
-            }
-            if !self.dirty.contains(&group) {
-                self.dirty.push(group);
-            }
+    /// Deliveries to a consumer that the session forgot: what the client has not seen goes back.
+    fn unwanted(&mut self, group: GroupId, leader: NodeId, handle: ConsumerHandle, messages: &[Delivery], again: bool) {
+        let Some(client) = self.clients.get_mut(&group) else { return };
+        let Some(last) = messages.last() else { return };
+        let consumer = self.consumers.iter_mut().find(|(_, c)| c.group == group && c.handle == handle);
+        let next = consumer.map(|(_, consumer)| {
+            let next = consumer.next_msg_id;
+            consumer.next_msg_id = next.max(last.msg_id + 1);
+            next
+        });
+        for message in messages.iter().filter(|m| next.is_none_or(|next| m.msg_id >= next)) {
+            client.settle(&handle, Settlement::Requeue { failed: false }, message.msg_id);
+        }
+        if again {
+            self.outbox.push((leader, redeliver(group, self.me, handle.tag, last.msg_id + 1)));
+        } else if !client.is_cancelling(&handle.tag) {
+            // A late copy of its attach came after its cancel.
+            self.next_correlation += 1;
+            client.command(self.next_correlation, QueueRequest::Cancel { tag: handle.tag });
+        }
+        if !self.dirty.contains(&group) {
+            self.dirty.push(group);
+        }
+    }
+
+    /// An answer to `basic.get` that came late or twice: unless the client has its message, that goes back.
+    fn got_in_vain(&mut self, group: GroupId, key: Reference, message: &Delivery) {
+        let has_it = self.consumers.iter().any(|(_, c)| c.group == group && c.handle.key == key);
+        let Some(client) = self.clients.get_mut(&group).filter(|_| !has_it) else { return };
+        let handle = ConsumerHandle { tag: Bytes::new(), key };
+        client.settle(&handle, Settlement::Requeue { failed: false }, message.msg_id);
+        if !self.dirty.contains(&group) {
+            self.dirty.push(group);
+        }
+    }
+
+    /// Deliveries of a queue were dropped before they reached the session.
+    pub fn missed(&mut self, group: GroupId) {
+        if let Some(leader) = self.clients.get(&group).and_then(QueueClient::leader) {
+            self.ask_again(group, leader);
+            self.send();
         }
     }
 
@@ -641,6 +701,7 @@ impl Session {
                     event = receiver.recv() => match event {
                         Some(SessionEvent::Queue(to)) => self.handle(to, &mut discard),
                         Some(SessionEvent::NodeUp(node)) => self.node_up(node),
+                        Some(SessionEvent::Missed { group, .. }) => self.missed(group),
                         Some(SessionEvent::Close(_)) => {}
                         None => break,
                     },

@@ -126,6 +126,11 @@ impl QueueClient {
         self.leader
     }
 
+    /// A node delivers for this queue; it leads, unless another is known to.
+    pub fn heard_from(&mut self, node: NodeId) {
+        self.leader.get_or_insert(node);
+    }
+
     /// Adds a publish to the next request.
     pub fn publish(&mut self, message: QueuedMessage, confirm: Option<u64>) {
         self.pending_bytes += message.len();
@@ -155,6 +160,24 @@ impl QueueClient {
     pub fn command(&mut self, correlation: u64, request: QueueRequest) {
         self.commands.push_back(PendingCommand { correlation, request });
         self.commands_unsent += 1;
+    }
+
+    /// Whether the end of this subscription is on its way.
+    pub fn is_cancelling(&self, tag: &Bytes) -> bool {
+        self.commands.iter().any(|c| matches!(&c.request, QueueRequest::Cancel { tag: ending } if ending == tag))
+    }
+
+    /// The tag is in use again: a late copy of its cancel must not end the new subscription.
+    pub fn keep(&mut self, tag: &Bytes) {
+        let unsent_from = self.commands.len() - self.commands_unsent;
+        let (mut at, mut unsent) = (0, self.commands_unsent);
+        self.commands.retain(|c| {
+            let ends = matches!(&c.request, QueueRequest::Cancel { tag: ending } if ending == tag);
+            unsent -= usize::from(ends && at >= unsent_from);
+            at += 1;
+            !ends
+        });
+        self.commands_unsent = unsent;
     }
 
     /// Whether nothing waits for the queue's answer.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{mpsc, oneshot};
-use warren_proto::ids::{NodeId, SessionRef};
+use warren_proto::ids::{GroupId, NodeId, SessionRef};
 use warren_raft::machine::EntryReader;
 
 use crate::queue::protocol::{QueueEvent, ToSession};
@@ -17,6 +17,13 @@ use crate::queue::protocol::{QueueEvent, ToSession};
 pub enum SessionEvent {
     /// A queue said something to one session.
     Queue(ToSession),
+    /// Deliveries of a queue to a session were dropped, because more waited than may: to be asked for again.
+    Missed {
+        /// The session.
+        session: SessionRef,
+        /// The queue.
+        group: GroupId,
+    },
     /// A node is reachable again: what was sent to it before may be lost.
     NodeUp(NodeId),
     /// The broker wants the connection closed.
@@ -34,14 +41,65 @@ pub enum CloseReason {
     VhostDeleted(String),
 }
 
-/// Where a connection's events go. Unbounded as a channel, bounded in content: deliveries by consumers' credit, replies by
-/// the sessions' pending limits, one signal per node and per close.
-pub type EventSender = mpsc::UnboundedSender<SessionEvent>;
+/// Body bytes of deliveries that wait for one connection. What comes then is dropped and asked for again, when half of
+/// them have been taken: a client that does not read costs no more than this, however many messages its prefetch allows.
+const INBOX_BYTES: usize = 8 << 20;
+
+/// Where a connection's events go. Unbounded as a channel, bounded in content: the bodies of deliveries by
+/// `INBOX_BYTES`, their number by consumers' credit, replies by the sessions' pending limits, one signal per node and
+/// per close.
+#[derive(Clone, Debug)]
+pub struct EventSender {
+    events: mpsc::UnboundedSender<SessionEvent>,
+    inbox: Arc<Mutex<Inbox>>,
+}
+
+/// What waits for one connection.
+#[derive(Debug, Default)]
+struct Inbox {
+    /// Body bytes of deliveries.
+    bytes: usize,
+    /// Whose deliveries were dropped since the last `Missed`.
+    missed: FxHashSet<(SessionRef, GroupId)>,
+}
+
+impl EventSender {
+    /// Adds an event. False if the receiver is gone.
+    pub fn send(&self, event: SessionEvent) -> bool {
+        if let SessionEvent::Queue(to) = &event {
+            let bytes = to.event.body_bytes();
+            if bytes > 0 && !self.inbox.lock().admit(bytes, to.session, to.group) {
+                return true;
+            }
+        }
+        self.events.send(event).is_ok()
+    }
+}
+
+impl Inbox {
+    fn admit(&mut self, bytes: usize, session: SessionRef, group: GroupId) -> bool {
+        // What is behind a gap is of no use either.
+        if self.bytes >= INBOX_BYTES || self.missed.contains(&(session, group)) {
+            self.missed.insert((session, group));
+            return false;
+        }
+        self.bytes += bytes;
+        true
+    }
+
+    /// Body bytes were taken: who has to ask again.
+    fn release(&mut self, bytes: usize) -> FxHashSet<(SessionRef, GroupId)> {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        if self.bytes > INBOX_BYTES / 2 { FxHashSet::default() } else { std::mem::take(&mut self.missed) }
+    }
+}
 
 /// A connection's events, with message bodies already read.
 #[derive(Debug)]
 pub struct EventReceiver {
     events: mpsc::UnboundedReceiver<SessionEvent>,
+    sender: mpsc::WeakUnboundedSender<SessionEvent>,
+    inbox: Arc<Mutex<Inbox>>,
     entries: EntriesHandle,
     loading: Option<tokio::task::JoinHandle<SessionEvent>>,
 }
@@ -85,6 +143,12 @@ impl EventReceiver {
     }
 
     fn prepared(&mut self, event: SessionEvent) -> Option<SessionEvent> {
+        if let SessionEvent::Queue(to) = &event {
+            let bytes = to.event.body_bytes();
+            if bytes > 0 {
+                self.taken(bytes);
+            }
+        }
         match event {
             SessionEvent::Queue(mut to) if to.event.needs_bodies() => {
                 let entries = Arc::clone(&self.entries.0);
@@ -95,6 +159,18 @@ impl EventReceiver {
                 None
             }
             event => Some(event),
+        }
+    }
+
+    /// Behind what waits already, those who missed deliveries are told.
+    fn taken(&self, bytes: usize) {
+        let missed = self.inbox.lock().release(bytes);
+        if missed.is_empty() {
+            return;
+        }
+        let Some(sender) = self.sender.upgrade() else { return };
+        for (session, group) in missed {
+            let _ = sender.send(SessionEvent::Missed { session, group });
         }
     }
 }
@@ -141,7 +217,15 @@ impl Sessions {
     /// The two ends of a connection's event channel.
     pub fn channel(entries: Arc<dyn EntryReader>) -> (EventSender, EventReceiver) {
         let (sender, events) = mpsc::unbounded_channel();
-        (sender, EventReceiver { events, entries: EntriesHandle(entries), loading: None })
+        let inbox = Arc::<Mutex<Inbox>>::default();
+        let receiver = EventReceiver {
+            events,
+            sender: sender.downgrade(),
+            inbox: Arc::clone(&inbox),
+            entries: EntriesHandle(entries),
+            loading: None,
+        };
+        (EventSender { events: sender, inbox }, receiver)
     }
 
     /// Makes a session that gets its events through `sender`.
@@ -180,13 +264,13 @@ impl Sessions {
 
     /// Asks one connection to close. False if there is none of that id.
     pub fn close_connection(&self, connection: u64, reason: CloseReason) -> bool {
-        self.connections.lock().get(&connection).is_some_and(|c| c.send(SessionEvent::Close(reason)).is_ok())
+        self.connections.lock().get(&connection).is_some_and(|c| c.send(SessionEvent::Close(reason)))
     }
 
     /// Asks every connection to close.
     pub fn close_all(&self, reason: &CloseReason) {
         for connection in self.connections.lock().values() {
-            let _ = connection.send(SessionEvent::Close(reason.clone()));
+            connection.send(SessionEvent::Close(reason.clone()));
         }
     }
 
@@ -198,7 +282,7 @@ impl Sessions {
     /// Tells every connection that a node is back.
     pub fn node_up(&self, node: NodeId) {
         for connection in self.connections.lock().values() {
-            let _ = connection.send(SessionEvent::NodeUp(node));
+            connection.send(SessionEvent::NodeUp(node));
         }
     }
 
@@ -223,7 +307,10 @@ impl Sessions {
         match &to.event {
             QueueEvent::Replied { correlation, .. } | QueueEvent::Stats { correlation, .. } if *correlation >= CALL => {
                 let correlation = *correlation;
-                self.finish(correlation, to);
+                // An answer that nobody waits for (any more) is the session's to look at: it may bring a message.
+                if let Some(to) = self.finish(correlation, to) {
+                    self.forward(to);
+                }
             }
             QueueEvent::NotLeader { correlations, leader, busy, .. } if correlations.iter().any(|c| *c >= CALL) => {
                 for correlation in correlations.iter().filter(|c| **c >= CALL) {
@@ -244,19 +331,87 @@ impl Sessions {
         }
     }
 
-    fn finish(&self, correlation: u64, to: ToSession) {
-        if let Some(waiting) = self.calls.lock().remove(&correlation) {
-            let _ = waiting.send(to);
+    /// Hands an answer to whoever waits for it, or back.
+    fn finish(&self, correlation: u64, to: ToSession) -> Option<ToSession> {
+        match self.calls.lock().remove(&correlation) {
+            Some(waiting) => waiting.send(to).err(),
+            None => Some(to),
         }
     }
 
     fn forward(&self, to: ToSession) {
         if let Some(sender) = self.shard(to.session.id).lock().get(&to.session.id) {
-            let _ = sender.send(SessionEvent::Queue(to));
+            sender.send(SessionEvent::Queue(to));
         }
     }
 
     fn shard(&self, id: u64) -> &Mutex<FxHashMap<u64, EventSender>> {
         &self.shards[id as usize % SHARDS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use warren_proto::batch::Batch;
+    use warren_proto::ids::Reference;
+    use warren_raft::machine::ReadError;
+
+    use super::*;
+    use crate::queue::protocol::{Body, Delivery};
+
+    const SESSION: SessionRef = SessionRef { node: NodeId(1), incarnation: 1, id: 1 };
+    const GROUP: GroupId = GroupId(7);
+
+    struct NoLog;
+
+    impl EntryReader for NoLog {
+        fn cached(&self, _: GroupId, _: u64) -> Option<Batch> {
+            None
+        }
+        fn read(&self, _: GroupId, _: &[u64]) -> Result<Vec<Option<Batch>>, ReadError> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn delivery(msg_id: u64, bytes: usize) -> SessionEvent {
+        let body = Body::Here(Bytes::from(vec![0; bytes]));
+        let messages = vec![Delivery { msg_id, acquired_count: 0, delivery_count: 0, body }];
+        let event = QueueEvent::Deliver { tag: Bytes::new(), key: Reference(1), messages, again: false };
+        SessionEvent::Queue(ToSession { session: SESSION, group: GROUP, leader: NodeId(1), event })
+    }
+
+    fn id_of(event: SessionEvent) -> Option<u64> {
+        match event {
+            SessionEvent::Queue(ToSession { event: QueueEvent::Deliver { messages, .. }, .. }) => {
+                messages.first().map(|m| m.msg_id)
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn deliveries_that_nobody_takes_are_dropped_and_reported_behind_those_that_wait() {
+        let (sender, mut receiver) = Sessions::channel(Arc::new(NoLog));
+        let quarter = INBOX_BYTES / 4;
+        for msg_id in 0..10 {
+            assert!(sender.send(delivery(msg_id, quarter)));
+        }
+        assert_eq!((0..2).map(|_| receiver.try_recv().and_then(id_of)).collect::<Vec<_>>(), [Some(0), Some(1)]);
+        assert_eq!((0..2).map(|_| receiver.try_recv().and_then(id_of)).collect::<Vec<_>>(), [Some(2), Some(3)]);
+        let told: Vec<SessionEvent> = std::iter::from_fn(|| receiver.try_recv()).collect();
+        let missed = |event: &SessionEvent| matches!(event, SessionEvent::Missed { session, group } if (*session, *group) == (SESSION, GROUP));
+        assert_eq!(told.iter().filter(|event| missed(event)).count(), 1);
+        assert!(sender.send(delivery(4, quarter)));
+        assert_eq!(receiver.try_recv().and_then(id_of), Some(4));
+    }
+
+    #[test]
+    fn one_message_of_any_size_is_let_through() {
+        let (sender, mut receiver) = Sessions::channel(Arc::new(NoLog));
+        assert!(sender.send(delivery(0, INBOX_BYTES * 3)));
+        assert_eq!(receiver.try_recv().and_then(id_of), Some(0));
+        assert!(sender.send(delivery(1, 1)));
+        assert_eq!(receiver.try_recv().and_then(id_of), Some(1));
     }
 }

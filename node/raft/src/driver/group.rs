@@ -15,6 +15,7 @@ use super::config::Sabotage;
 use super::election::Election;
 use super::log::GroupLog;
 use super::output::{Event, Outgoing, StopReason};
+use super::propose::CommitMark;
 use super::reads::Reads;
 use super::shared::Shared;
 use super::snapshot_receive::{Installing, Receiving};
@@ -77,6 +78,8 @@ pub(crate) struct Group<M: StateMachine> {
     pub offered: (u64, u64),
     /// When the machine's timer is due next.
     pub next_machine_tick: u64,
+    /// Leader: how far the log was committed lately.
+    pub commit_mark: CommitMark,
     /// The tick of the last append.
     pub last_append: u64,
     /// The machine was told that the group stopped.
@@ -136,6 +139,7 @@ impl<M: StateMachine> Group<M> {
             lacks_live: false,
             offered: (0, 0),
             next_machine_tick: 0,
+            commit_mark: CommitMark::default(),
             last_append: shared.tick,
             stopped: false,
             dirty: false,

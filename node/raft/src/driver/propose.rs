@@ -2,6 +2,7 @@
 
 use raft::eraftpb::{self, MessageType};
 use warren_proto::batch::MAX_COMMANDS;
+use warren_proto::ids::{MemberUid, NodeId};
 
 use super::group::Group;
 use super::output::StopReason;
@@ -116,12 +117,49 @@ impl<M: StateMachine> Group<M> {
             || self.state.machine.wake_at().is_some_and(|at| shared.now_ms >= at);
         if due {
             self.next_machine_tick = shared.now_ms + MACHINE_TICK_MS;
+            let current = self.keeping_up(shared);
             let cx = self.cx(shared);
+            self.state.machine.followers(&current, &cx);
             self.state.machine.tick(&mut self.builder, &cx);
             self.propose_batch(shared);
         }
     }
 }
 
+impl<M: StateMachine> Group<M> {
+    /// Nodes whose voters hold everything that was committed [`KEEPING_UP_MS`] ago, or since the last time that was
+    /// asked if that was longer ago. None at the beginning of a term.
+    fn keeping_up(&mut self, shared: &Shared) -> Vec<NodeId> {
+        let mark = self.commit_mark;
+        if mark.term != self.raw.raft.term || shared.now_ms >= mark.at_ms + KEEPING_UP_MS {
+            let next = CommitMark {
+                term: self.raw.raft.term,
+                at_ms: shared.now_ms,
+                commit: self.raw.raft.raft_log.committed,
+                before: if mark.term == self.raw.raft.term { mark.commit } else { u64::MAX },
+            };
+            self.commit_mark = next;
+        }
+        let needed = self.commit_mark.before;
+        let raft = &self.raw.raft;
+        let holds = |uid: MemberUid| raft.prs().get(uid.0).is_some_and(|p| p.matched >= needed);
+        let voters = self.state.membership.voters();
+        voters.filter(|m| m.uid != self.me && holds(m.uid)).map(|m| m.node).collect()
+    }
+}
+
+/// Where the log was committed to lately, to tell followers that keep up from those that do not.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CommitMark {
+    term: u64,
+    at_ms: u64,
+    /// Committed then.
+    commit: u64,
+    /// Committed at the mark before, in the same term.
+    before: u64,
+}
+
+/// What a follower may lag behind (spec: quorum-queues.md, section 6.9).
+const KEEPING_UP_MS: u64 = 1000;
 /// How often a leader's machine is ticked when it asks for nothing sooner.
 const MACHINE_TICK_MS: u64 = 1000;

@@ -11,7 +11,6 @@ use warren_proto::peer::{Beat, Frame, frame};
 
 use super::dial::{self, DialError, Dialed};
 use super::lane::{Lane, Outbox};
-use super::liveness::BEAT_INTERVAL;
 use super::{Inner, PeerEvent};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
@@ -53,6 +52,15 @@ impl Link {
         }
     }
 
+    /// Sends a sign of life.
+    pub(crate) fn beat(&self, sequence: u64) {
+        let control = &self.lanes[Lane::Control.number()];
+        if control.is_open() {
+            // A full lane is a sign of life in itself.
+            let _ = control.push(Frame { kind: Some(frame::Kind::Beat(Beat { sequence })) });
+        }
+    }
+
     /// Stops the tasks and gives up what waits.
     pub(crate) fn close(&self) {
         self.stop.cancel();
@@ -79,28 +87,6 @@ pub(crate) fn start(inner: &Arc<Inner>, link: &Arc<Link>) {
                 () = keeper.run(tell, wait) => {}
             }
         });
-    }
-    let beats = link.lanes[Lane::Control.number()].clone();
-    let stop = link.stop.clone();
-    inner.tasks.spawn(async move {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = beat(beats) => {}
-        }
-    });
-}
-
-async fn beat(control: Arc<Outbox>) {
-    let mut interval = tokio::time::interval(BEAT_INTERVAL);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut sequence = 0;
-    loop {
-        interval.tick().await;
-        sequence += 1;
-        if control.is_open() {
-            // A full lane is a sign of life in itself.
-            let _ = control.push(Frame { kind: Some(frame::Kind::Beat(Beat { sequence })) });
-        }
     }
 }
 

@@ -178,7 +178,7 @@ impl Transport {
         inner.tasks.spawn(async move {
             tokio::select! {
                 () = watched.stop.cancelled() => {}
-                () = watched.judge_silence() => {}
+                () = watched.beat_and_judge() => {}
             }
         });
         Ok(Transport { inner })
@@ -371,12 +371,16 @@ impl Inner {
         }
     }
 
-    async fn judge_silence(&self) {
+    /// Sends signs of life and judges those of others, on one timer: an idle node is woken by little else.
+    async fn beat_and_judge(&self) {
         let mut interval = tokio::time::interval(BEAT_INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut last = Instant::now();
-        loop {
+        for sequence in 1.. {
             interval.tick().await;
+            for link in self.links.read().values() {
+                link.beat(sequence);
+            }
             let now = Instant::now();
             let late = now.saturating_duration_since(last).saturating_sub(BEAT_INTERVAL);
             // Scheduling noise is part of what the detector measures; a suspended process is not.
