@@ -657,4 +657,31 @@ mod tests {
         f.enqueued(1, REQUESTS_SOFT_LIMIT as u64, EnqueueOutcome::Enqueued);
         assert!(!f.client.is_blocked());
     }
+
+    #[test]
+    fn a_tag_that_is_used_again_is_not_ended_by_an_old_cancel() {
+        let mut f = Fixture::new();
+        let tag = Bytes::from_static(b"t");
+        let cancel = |tag: &Bytes| QueueRequest::Cancel { tag: tag.clone() };
+        f.client.command(1, cancel(&tag));
+        f.flush(Some(A));
+        f.client.command(2, cancel(&Bytes::from_static(b"other")));
+        f.client.command(3, cancel(&tag));
+        assert!(f.client.is_cancelling(&tag));
+        f.client.keep(&tag);
+        assert!(!f.client.is_cancelling(&tag));
+        f.sent.clear();
+        f.flush(Some(A));
+        f.client.resend(B, f.now, &mut f.sent);
+        let sent: Vec<_> = f
+            .sent
+            .iter()
+            .flat_map(|(node, to)| to.items.iter().map(move |item| (*node, item)))
+            .filter_map(|(node, item)| match item {
+                QueueItem::Command { correlation, .. } => Some((node, *correlation)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(sent, [(A, 2), (B, 2)]);
+    }
 }

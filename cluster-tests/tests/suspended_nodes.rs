@@ -1,0 +1,48 @@
+//! Nodes that stand still for a while, and what others believe of them.
+
+use std::process::Command;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions};
+use lapin::types::FieldTable;
+use warren_cluster_tests::{Cluster, Node, amqp};
+
+/// Longer than it takes to judge a silent node down.
+const A_WHILE: Duration = Duration::from_secs(3);
+
+fn signal(node: &Node, name: &str) {
+    let pid = node.pid().expect("the node runs").to_string();
+    let sent = Command::new("kill").args([name, &pid]).status().expect("kill can be run");
+    assert!(sent.success());
+}
+
+#[test]
+fn a_consumer_is_served_when_its_node_comes_back_while_nobody_leads() {
+    let cluster = Cluster::start(3);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let (_first, first) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        amqp::declare_quorum(&first, "watched").await.unwrap();
+        let (_third, third) = amqp::confirm_channel(&cluster[2]).await.unwrap();
+        let options = BasicConsumeOptions::default();
+        let mut consumer =
+            third.basic_consume("watched".into(), "c".into(), options, FieldTable::default()).await.unwrap();
+        assert_eq!(cluster.leader_of("watched"), Some(0));
+
+        signal(&cluster[2], "-STOP");
+        tokio::time::sleep(A_WHILE).await;
+        // The leader has given up the consumer. Now nobody leads when its node comes back.
+        signal(&cluster[0], "-STOP");
+        tokio::time::sleep(A_WHILE).await;
+        signal(&cluster[2], "-CONT");
+
+        let (_second, second) = amqp::confirm_channel(&cluster[1]).await.unwrap();
+        let limit = Duration::from_secs(20);
+        assert_eq!(amqp::publish(&second, "watched", b"hello", limit).await.unwrap(), Some(true));
+        let delivery = tokio::time::timeout(limit, consumer.next()).await.expect("the consumer is served");
+        let delivery = delivery.expect("the consumer goes on").expect("the connection goes on");
+        assert_eq!(delivery.data, b"hello");
+        delivery.acker.ack(BasicAckOptions::default()).await.unwrap();
+        signal(&cluster[0], "-CONT");
+    });
+}
