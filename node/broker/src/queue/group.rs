@@ -644,3 +644,6 @@ pub fn refuse(links: &Links, me: NodeId, to: ToQueue, leader: Option<NodeId>, bu
         links.to_session(ToSession { session: to.from, group: to.group, leader: me, event });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -145,6 +145,11 @@ impl<M: StateMachine> Driver<M> {
         self.with(group, |g, shared| g.enqueue(requests, shared)).is_some()
     }
 
+    /// Whether nothing here waits for time to pass: no group, and no write under way.
+    pub fn is_vacant(&self) -> bool {
+        self.groups.iter().all(Option::is_none) && self.in_flight.is_empty()
+    }
+
     /// One tick of Raft's clock, at wall clock `now_ms`.
     pub fn tick(&mut self, now_ms: u64) {
         self.shared.now_ms = now_ms;

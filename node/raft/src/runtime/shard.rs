@@ -133,6 +133,8 @@ impl<M: StateMachine> Shard<M> {
                     next_tick = now + self.tick;
                 }
             }
+            // A shard without groups is seldom woken.
+            next_tick = if self.driver.is_vacant() { now + self.tick * 10 } else { next_tick.min(now + self.tick) };
             more = self.driver.poll(&mut out);
             self.hand_out(&mut out, &mut batches);
         }

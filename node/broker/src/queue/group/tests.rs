@@ -1,0 +1,189 @@
+//! One member, fed by hand.
+
+use std::net::TcpListener;
+
+use warren_raft::machine::{EntryReader, ReadError};
+use warren_raft::transport::{Suspicion, Transport, TransportConfig};
+
+use super::*;
+use crate::queue::protocol::QueuedMessage;
+use crate::session::registry::{EventReceiver, SessionEvent};
+
+const GROUP: GroupId = GroupId(7);
+const LEADER: NodeId = NodeId(99);
+const VERSION: MachineVersion = MachineVersion(2);
+
+struct NoLog;
+
+impl EntryReader for NoLog {
+    fn cached(&self, _: GroupId, _: u64) -> Option<Batch> {
+        None
+    }
+    fn read(&self, _: GroupId, _: &[u64]) -> Result<Vec<Option<Batch>>, ReadError> {
+        Ok(Vec::new())
+    }
+}
+
+struct Fixture {
+    member: QuorumMachine,
+    me: NodeId,
+    role: Role,
+    index: u64,
+    now_ms: u64,
+    session: SessionRef,
+    events: EventReceiver,
+}
+
+impl Fixture {
+    /// A member on a node without peers, and one session there.
+    async fn new(role: Role) -> Self {
+        let name = "w1@localhost".to_owned();
+        let me = NodeId::of_name(&name);
+        let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let transport = Transport::start(TransportConfig {
+            me,
+            name,
+            incarnation: 1,
+            listen,
+            unix_socket: None,
+            secret: Bytes::from_static(b"secret"),
+            suspicion: Suspicion::default(),
+        });
+        let sessions = Arc::new(Sessions::new(me, 1));
+        let links = Links::new(Arc::clone(&sessions), transport.unwrap(), tokio::runtime::Handle::current());
+        let (sender, events) = Sessions::channel(Arc::new(NoLog));
+        let session = sessions.register(sender);
+        let context = GroupContext { me, sessions, links: Arc::new(links), is_deleted: Box::new(|_| false) };
+        let member = QuorumMachine::new(Arc::new(context), Config::default());
+        Fixture { member, me, role, index: 0, now_ms: 1_000_000, session, events }
+    }
+
+    fn cx(&self) -> GroupCx<'static> {
+        let leader = Some(if self.role == Role::Leader { self.me } else { LEADER });
+        GroupCx { group: GROUP, role: self.role, term: 1, leader, now_ms: self.now_ms, entries: &NoLog }
+    }
+
+    fn apply(&mut self, batch: &mut BatchBuilder) {
+        self.index += 1;
+        let batch = Batch::parse(batch.finish(self.now_ms)).unwrap();
+        let cx = self.cx();
+        self.member.apply(Applied { index: self.index, term: 1, version: VERSION, batch, live: true }, &cx);
+    }
+
+    fn attach(&mut self, session: SessionRef) {
+        let mut batch = BatchBuilder::new(VERSION);
+        let attach = QueueRequest::Attach {
+            tag: Bytes::from_static(b"t"),
+            no_ack: false,
+            exclusive: false,
+            prefetch: 0,
+            priority: 0,
+            arguments: Bytes::new(),
+            user: "guest".into(),
+        };
+        Encoder::for_group(VERSION).encode(&command(session, attach), &mut batch).unwrap();
+        self.apply(&mut batch);
+    }
+
+    fn publish(&mut self, count: u64, bytes: usize) {
+        let mut batch = BatchBuilder::new(VERSION);
+        let publisher = SessionRef { id: 77, ..self.session };
+        let body = Bytes::from(vec![b'x'; bytes]);
+        let message = QueuedMessage { head: Bytes::from_static(b"h"), body };
+        for seq in 1..=count {
+            let origin = Origin { session: publisher, seq };
+            Encoder::for_group(VERSION).encode_publish(origin, &message.head, &message.body, &mut batch).unwrap();
+        }
+        self.apply(&mut batch);
+    }
+
+    /// The delivery events that wait.
+    fn deliveries(&mut self) -> Vec<(NodeId, Vec<u64>)> {
+        let mut all = Vec::new();
+        while let Some(event) = self.events.try_recv() {
+            all.extend(delivery(event));
+        }
+        all
+    }
+
+    /// What the member appends when it is ticked as leader, a second later.
+    fn tick(&mut self) -> Vec<Command> {
+        self.now_ms += RECHECK_MS;
+        let mut out = BatchBuilder::new(VERSION);
+        let cx = self.cx();
+        self.member.tick(&mut out, &cx);
+        let batch = Batch::parse(out.finish(self.now_ms)).unwrap();
+        batch.iter().map(|bytes| Command::decode(VERSION, bytes).unwrap()).collect()
+    }
+}
+
+/// Whom a delivery event names as leader, and its message ids.
+fn delivery(event: SessionEvent) -> Option<(NodeId, Vec<u64>)> {
+    match event {
+        SessionEvent::Queue(ToSession { leader, event: QueueEvent::Deliver { messages, .. }, .. }) => {
+            Some((leader, messages.iter().map(|m| m.msg_id).collect()))
+        }
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn a_follower_delivers_to_the_sessions_of_its_node_and_names_the_leader() {
+    let mut f = Fixture::new(Role::Follower).await;
+    f.attach(f.session);
+    f.publish(2, 10);
+    assert_eq!(f.deliveries(), [(LEADER, vec![0, 1])]);
+}
+
+#[tokio::test]
+async fn a_delivery_event_carries_a_bounded_number_of_bytes_but_at_least_one_message() {
+    let mut f = Fixture::new(Role::Leader).await;
+    f.attach(f.session);
+    f.publish(5, DELIVERY_BYTES / 2);
+    let me = f.me;
+    assert_eq!(f.deliveries(), [(me, vec![0, 1]), (me, vec![2, 3]), (me, vec![4])]);
+    let mut f = Fixture::new(Role::Leader).await;
+    f.attach(f.session);
+    f.publish(2, DELIVERY_BYTES * 2);
+    assert_eq!(f.deliveries(), [(f.me, vec![0]), (f.me, vec![1])]);
+}
+
+#[tokio::test]
+async fn a_member_restored_from_a_snapshot_hands_out_what_it_skipped() {
+    let mut f = Fixture::new(Role::Follower).await;
+    f.attach(f.session);
+    f.publish(2, 10);
+    let state = f.member.snapshot().state;
+    f.deliveries();
+    let cx = f.cx();
+    f.member.restore(&state, f.index, VERSION, &cx).unwrap();
+    // Its bodies are in the log.
+    assert_eq!(f.events.recv().await.and_then(delivery), Some((LEADER, vec![0, 1])));
+}
+
+#[tokio::test]
+async fn a_leader_corrects_what_its_queue_believes_of_sessions() {
+    let mut f = Fixture::new(Role::Leader).await;
+    let elsewhere = SessionRef { node: NodeId(5), incarnation: 1, id: 1 };
+    f.attach(f.session);
+    f.attach(elsewhere);
+    // Nobody told it that the other node is out of reach, which it is.
+    let loss = SessionLoss::NoConnection;
+    assert!(f.tick().contains(&Command::SessionDown { session: elsewhere, loss }));
+
+    // The queue believes this node's session to be cut off: word of its return came while nobody led.
+    let mut batch = BatchBuilder::new(VERSION);
+    for session in [f.session, elsewhere] {
+        Encoder::for_group(VERSION).encode(&Command::SessionDown { session, loss }, &mut batch).unwrap();
+    }
+    f.apply(&mut batch);
+    assert_eq!(f.tick(), [Command::NodeUp { node: f.me }]);
+    let mut batch = BatchBuilder::new(VERSION);
+    Encoder::for_group(VERSION).encode(&Command::NodeUp { node: f.me }, &mut batch).unwrap();
+    f.apply(&mut batch);
+    assert_eq!(f.tick(), []);
+
+    let session = f.session;
+    f.member.context.sessions.unregister(session);
+    assert_eq!(f.tick(), [Command::SessionDown { session, loss: SessionLoss::Gone }]);
+}
