@@ -1,4 +1,4 @@
-//! A snapshot of arbitrary content under a right checksum: refused, or a machine that is written as it was read.
+//! A snapshot of arbitrary content under a right checksum: refused, or a sound machine that is written as it was read.
 
 #![no_main]
 
@@ -14,6 +14,7 @@ fuzz_target!(|data: &[u8]| {
     let checksum = Sha256::digest(&bytes);
     bytes.extend_from_slice(&checksum);
     if let Ok(machine) = Machine::restore(&bytes) {
+        machine.check_invariants().expect("a state that was accepted is sound");
         let written = machine.snapshot();
         let again = Machine::restore(&written).expect("what was written can be read");
         assert_eq!(again.digest(), machine.digest());

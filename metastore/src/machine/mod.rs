@@ -184,7 +184,7 @@ impl Machine {
 
     /// What must hold in every state; the reason where it does not.
     pub fn check_invariants(&self) -> Result<(), String> {
-        self.tree.check_invariants()?;
+        self.tree.check_invariants(self.applied)?;
         self.dedups.check_invariants()
     }
 }

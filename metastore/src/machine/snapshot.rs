@@ -15,7 +15,7 @@ use prost::encoding::{decode_varint, encode_varint};
 use sha2::{Digest, Sha256};
 use warren_proto::ids::{MachineVersion, Reference};
 
-use super::dedup::{Dedups, Remembered};
+use super::dedup::{Dedups, MAX_DEDUPS, Remembered};
 use super::{Machine, Reply, RequestId, decode, encode, wire};
 use crate::tree::{Component, Keep, MAX_DEPTH, MAX_PAYLOAD, Node, Payload, Tree};
 
@@ -27,7 +27,7 @@ const PLACEHOLDER: u8 = 2;
 const KEEP_WHILE: u8 = 4;
 
 /// Stored state that cannot be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// Not a snapshot, or of a format that this binary does not know.
     #[error("not a metadata snapshot of a known format")]
@@ -38,9 +38,12 @@ pub enum RestoreError {
     /// Its checksum is wrong.
     #[error("metadata snapshot is damaged: its checksum is wrong")]
     Checksum,
-    /// Its checksum is right, but its content makes no sense.
+    /// Its checksum is right, but its content cannot be read.
     #[error("metadata snapshot has invalid content")]
     Content,
+    /// It can be read, but no commands lead to such a state.
+    #[error("metadata snapshot is unsound: {0}")]
+    Unsound(String),
 }
 
 impl Machine {
@@ -61,7 +64,8 @@ impl Machine {
         out
     }
 
-    /// The machine whose snapshot this is.
+    /// The machine whose snapshot this is. A state that breaks an invariant is refused, whatever its checksum: it would
+    /// be served, changed and passed on.
     pub fn restore(bytes: &[u8]) -> Result<Self, RestoreError> {
         let Some((body, checksum)) = bytes.split_last_chunk::<CHECKSUM>() else {
             return Err(RestoreError::Format);
@@ -77,7 +81,9 @@ impl Machine {
         if !Self::VERSIONS.contains(&version) {
             return Err(RestoreError::Version(version));
         }
-        content(input).ok_or(RestoreError::Content)
+        let machine = content(input).ok_or(RestoreError::Content)?;
+        machine.tree.check_nodes(machine.applied).map_err(RestoreError::Unsound)?;
+        Ok(machine)
     }
 
     /// A digest of the whole state: equal on members that applied the same log.
@@ -91,8 +97,14 @@ fn content(mut input: &[u8]) -> Option<Machine> {
     let nodes = input.try_get_u64_le().ok()?;
     let tree = Tree::from_root(take_tree(&mut input, nodes)?);
     let mut dedups = Dedups::default();
-    for _ in 0..input.try_get_u64_le().ok()? {
+    let count = input.try_get_u64_le().ok().filter(|count| *count <= MAX_DEDUPS as u64)?;
+    let mut last = None;
+    for _ in 0..count {
         let (id, remembered) = take_dedup(&mut input)?;
+        if last >= Some(id) {
+            return None;
+        }
+        last = Some(id);
         dedups.insert(id, remembered);
     }
     input.is_empty().then_some(Machine { tree, dedups, applied })
@@ -134,10 +146,14 @@ fn take_tree(input: &mut &[u8], count: u64) -> Option<Node> {
         if depth > path.len() || depth > MAX_DEPTH || (depth == 0) != path.is_empty() {
             return None;
         }
+        let mut sibling = None;
         while path.len() > depth {
-            attach_last(&mut path)?;
+            sibling = Some(attach_last(&mut path)?);
         }
         let component = if depth == 0 { None } else { Some(Component::decode(input)?) };
+        if depth > 0 && sibling >= component {
+            return None;
+        }
         path.push((component, take_node(input)?));
     }
     while path.len() > 1 {
@@ -146,11 +162,12 @@ fn take_tree(input: &mut &[u8], count: u64) -> Option<Node> {
     path.pop().map(|(_, root)| root)
 }
 
-fn attach_last(path: &mut Vec<(Option<Component>, Node)>) -> Option<()> {
+/// Hangs the node read last under its parent. Answers its name.
+fn attach_last(path: &mut Vec<(Option<Component>, Node)>) -> Option<Component> {
     let (component, node) = path.pop()?;
     let (_, parent) = path.last_mut()?;
-    // A second node of that name is not what this format writes.
-    parent.children.insert(component?, Arc::new(node)).is_none().then_some(())
+    parent.children.insert(component.clone()?, Arc::new(node));
+    component
 }
 
 fn take_node(input: &mut &[u8]) -> Option<Node> {

@@ -3,9 +3,9 @@ use proptest::prelude::*;
 use warren_proto::ids::MachineVersion;
 
 use super::*;
-use crate::random_writes::{Log, act};
+use crate::random_writes::{Act, Log, act};
 use crate::records::{Queue, Record, Vhost};
-use crate::tree::{Component, Condition, Op, Path};
+use crate::tree::{Component, Condition, Keep, KeepWhile, Node, NodeInfo, Op, Path, Payload};
 
 fn request(seq: u64, deadline_ms: u64) -> Request {
     Request { id: RequestId { origin: 9, seq }, deadline_ms, acked_below: 0 }
@@ -161,6 +161,76 @@ fn a_damaged_snapshot_is_refused() {
     assert!(Machine::restore(&good).is_ok());
 }
 
+/// Bytes under a right checksum in place of the one they end with.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.len() - 32);
+    let checksum = <sha2::Sha256 as sha2::Digest>::digest(&bytes);
+    bytes.extend_from_slice(&checksum);
+    bytes
+}
+
+/// The snapshot of a machine that applied nothing after reference 9 and whose tree is a root over one such node.
+fn snapshot_of(node: Node) -> Vec<u8> {
+    let mut root = Node::new(Reference(0), Keep::Always);
+    root.children.insert(Component::name("n"), node.into());
+    Machine { tree: Tree::from_root(root), applied: Reference(9), ..Machine::new() }.snapshot()
+}
+
+#[test]
+fn an_unsound_snapshot_is_refused_under_a_right_checksum() {
+    let sound = || {
+        let payload = Payload { kind: 1, schema: 1, bytes: Vec::new().into() };
+        Node { payload: Some(payload), ..Node::new(Reference(7), Keep::Always) }
+    };
+    assert!(Machine::restore(&snapshot_of(sound())).is_ok());
+    let while_nothing = Keep::While(KeepWhile(Vec::new()).into());
+    let mut older_child = sound();
+    older_child.children.insert(Component::name("older"), Node::new(Reference(6), Keep::Always).into());
+    for unsound in [
+        Node::new(Reference(7), Keep::Placeholder),
+        Node { keep: while_nothing, ..sound() },
+        Node { payload_version: 0, ..sound() },
+        Node { child_list_version: 0, ..sound() },
+        Node { mod_revision: Reference(6), ..sound() },
+        Node { mod_revision: Reference(10), ..sound() },
+        older_child,
+    ] {
+        let restored = Machine::restore(&snapshot_of(unsound));
+        assert!(matches!(restored, Err(RestoreError::Unsound(_))), "{restored:?}");
+    }
+    let root = Node { payload: sound().payload, ..Node::new(Reference(0), Keep::Always) };
+    let with_payload = Machine { tree: Tree::from_root(root), ..Machine::new() };
+    assert!(matches!(Machine::restore(&with_payload.snapshot()), Err(RestoreError::Unsound(_))));
+}
+
+#[test]
+fn a_snapshot_out_of_order_is_refused() {
+    let mut log = Log::default();
+    [Act::PutUser(0), Act::PutUser(1)].iter().for_each(|act| assert!(log.act(act).is_some()));
+    for seq in [1, 2] {
+        let meta = log.meta();
+        log.machine.apply(meta, Write::new(vec![]).to_bytes(Some(&request(seq, 0))).as_slice());
+    }
+    let good = log.machine.snapshot();
+    assert!(Machine::restore(&good).is_ok());
+    let swapped = |one: &[u8], other: &[u8]| {
+        let at = |part: &[u8]| good.windows(part.len()).position(|window| window == part).unwrap();
+        let mut bad = good.clone();
+        let (first, second) = (at(one), at(other));
+        bad[first..first + one.len()].copy_from_slice(other);
+        bad[second..second + one.len()].copy_from_slice(one);
+        sealed(bad)
+    };
+    let id = |seq: u64| [9u64.to_le_bytes(), seq.to_le_bytes()].concat();
+    let name = |n: u8| {
+        let mut out = Vec::new();
+        Component::name(format!("u{n}")).encode(&mut out);
+        out
+    };
+    assert_eq!(Machine::restore(&swapped(&id(1), &id(2))).err(), Some(RestoreError::Content));
+    assert_eq!(Machine::restore(&swapped(&name(0), &name(1))).err(), Some(RestoreError::Content));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
@@ -196,20 +266,26 @@ proptest! {
     }
 
     #[test]
-    fn changes_add_up(acts in vec(act(), 1..40)) {
+    fn changes_add_up(acts in vec(act(), 1..60), from in 0usize..60) {
         let mut log = Log::default();
-        let mut sum = Changes::default();
-        for act in &acts {
+        let (mut sum, mut old) = (Changes::default(), Tree::default());
+        for (i, act) in acts.iter().enumerate() {
+            if i == from {
+                (sum, old) = (Changes::default(), log.machine.tree());
+            }
             if let Some(outcome) = log.act(act) {
                 sum.merge(outcome.changes);
             }
         }
-        let whole = log.machine.tree().changes_since(&Tree::default());
+        // Commands also name what they wrote without changing it; a difference of trees cannot.
         let content = |changes: &Changes| -> Vec<_> {
-            let there = changes.iter().filter_map(|(path, c)| Some((path.clone(), c.new.as_ref()?.payload.clone())));
-            there.collect()
+            let of = |node: &NodeInfo| {
+                (node.payload.clone(), node.properties.create_revision, node.properties.mod_revision)
+            };
+            let both = changes.iter().map(|(path, c)| (path.clone(), c.old.as_ref().map(of), c.new.as_ref().map(of)));
+            both.filter(|(_, old, new)| old != new).collect()
         };
-        prop_assert_eq!(content(&sum), content(&whole));
+        prop_assert_eq!(content(&sum), content(&log.machine.tree().changes_since(&old)));
     }
 
     #[test]
@@ -239,12 +315,12 @@ proptest! {
         let meta = log.meta();
         log.machine.apply(meta, &command);
         prop_assert_eq!(log.machine.check_invariants(), Ok(()));
-        // A snapshot whose content is damaged under a right checksum.
+        // A snapshot whose content is damaged under a right checksum: refused, or sound and fit to go on.
         let mut bytes = log.machine.snapshot();
-        bytes.truncate(bytes.len() - 32);
         flip(&mut bytes);
-        let checksum = <sha2::Sha256 as sha2::Digest>::digest(&bytes);
-        bytes.extend_from_slice(&checksum);
-        let _ = Machine::restore(&bytes);
+        if let Ok(machine) = Machine::restore(&sealed(bytes)) {
+            prop_assert_eq!(machine.check_invariants(), Ok(()));
+            prop_assert_eq!(Machine::restore(&machine.snapshot()).unwrap().digest(), machine.digest());
+        }
     }
 }

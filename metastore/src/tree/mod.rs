@@ -126,26 +126,56 @@ impl Tree {
         &mut self.index
     }
 
-    /// What must hold in every state; the reason where it does not.
-    pub fn check_invariants(&self) -> Result<(), String> {
-        fn check(path: &Path, node: &Node) -> Result<(), String> {
-            if path.depth() > MAX_DEPTH {
-                return Err(format!("{path} is too deep"));
-            }
-            if path.depth() > 0 && node.is_empty_placeholder() {
-                return Err(format!("{path} is an empty placeholder"));
-            }
-            if node.payload_version == 0 || node.child_list_version == 0 || node.create_revision > node.mod_revision {
-                return Err(format!("{path} has impossible versions"));
-            }
-            node.children().try_for_each(|(component, child)| check(&path.child(component.clone()), child))
-        }
-        check(&Path::new(Vec::new()), &self.root)?;
+    /// What must hold in every state that commands up to `newest` led to; the reason where it does not.
+    pub fn check_invariants(&self, newest: Reference) -> Result<(), String> {
+        self.check_nodes(newest)?;
         if self.index != self.rebuilt_index() {
             return Err("the watch index differs from one built from the tree".into());
         }
         Ok(())
     }
+
+    /// The part of the invariants that a tree read from bytes could break; what is derived from its nodes is left out.
+    pub(crate) fn check_nodes(&self, newest: Reference) -> Result<(), String> {
+        let root = &self.root;
+        if root.payload.is_some() || root.keep != Keep::Always || root.create_revision != Reference(0) {
+            return Err("the root is not a root".into());
+        }
+        check_node(&mut Vec::new(), root, Reference(0), newest).map_err(|(at, why)| format!("{}: {why}", Path::new(at)))
+    }
+}
+
+/// Checks a node whose parent was created at `earliest`, and all beneath it; where and why it is unsound.
+fn check_node(
+    at: &mut Vec<Component>,
+    node: &Node,
+    earliest: Reference,
+    newest: Reference,
+) -> Result<(), (Vec<Component>, &'static str)> {
+    let unsound = if at.len() > MAX_DEPTH {
+        Some("too deep")
+    } else if node.payload.as_ref().is_some_and(|payload| payload.bytes.len() > MAX_PAYLOAD) {
+        Some("its payload is too large")
+    } else if node.is_empty_placeholder() {
+        Some("an empty placeholder")
+    } else if matches!(&node.keep, Keep::While(keep) if keep.0.is_empty() || keep.0.len() > MAX_WATCHES) {
+        Some("a number of watches that no command attaches")
+    } else if node.payload_version == 0 || node.child_list_version == 0 {
+        Some("a version below 1")
+    } else if !(earliest..=node.mod_revision).contains(&node.create_revision) || node.mod_revision > newest {
+        Some("revisions out of order")
+    } else {
+        None
+    };
+    if let Some(why) = unsound {
+        return Err((std::mem::take(at), why));
+    }
+    for (component, child) in node.children() {
+        at.push(component.clone());
+        check_node(at, child, node.create_revision, newest)?;
+        at.pop();
+    }
+    Ok(())
 }
 
 fn diff(at: &mut Vec<Component>, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>, changes: &mut Changes) {
@@ -154,8 +184,10 @@ fn diff(at: &mut Vec<Component>, old: Option<&Arc<Node>>, new: Option<&Arc<Node>
     {
         return;
     }
+    // A payload that changed and changed back is a change too: whoever compares revisions must learn of the new one.
+    let written = |node: &Node| (node.create_revision, node.mod_revision);
     let same = match (old, new) {
-        (Some(old), Some(new)) => old.payload == new.payload && old.create_revision == new.create_revision,
+        (Some(old), Some(new)) => written(old) == written(new) && old.payload == new.payload,
         _ => false,
     };
     if !same && !at.is_empty() {

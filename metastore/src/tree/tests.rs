@@ -265,11 +265,12 @@ fn slow(tree: &Tree) -> BTreeMap<Path, Slow> {
 fn check_changes(before: &Model, after: &Model, changes: &Changes) {
     for path in before.nodes.keys().chain(after.nodes.keys()) {
         let (old, new) = (before.nodes.get(path), after.nodes.get(path));
-        let identity = |n: &Slow| (n.payload.clone(), n.created);
+        let identity = |n: &Slow| (n.payload.clone(), n.created, n.modified);
         match changes.get(path) {
             None => assert_eq!(old.map(identity), new.map(identity), "{path} is missing"),
             Some(change) => {
-                let info = |n: &NodeInfo| (n.payload.clone(), n.properties.create_revision.0);
+                let revisions = |n: &NodeInfo| (n.properties.create_revision.0, n.properties.mod_revision.0);
+                let info = |n: &NodeInfo| (n.payload.clone(), revisions(n).0, revisions(n).1);
                 assert_eq!(change.old.as_ref().map(info), old.map(identity), "{path} old");
                 assert_eq!(change.new.as_ref().map(info), new.map(identity), "{path} new");
                 assert_eq!(change.delete_reason.is_some(), new.is_none(), "{path} reason");
@@ -287,6 +288,7 @@ proptest! {
     #[test]
     fn the_tree_does_what_a_slow_model_does(commands in vec(vec(act(), 1..4), 1..40)) {
         let (mut tree, mut model) = (Tree::default(), Model::default());
+        let mut history = vec![(tree.clone(), model.clone())];
         for (i, command) in commands.into_iter().enumerate() {
             let at = i as u64 + 1;
             let (before, mut seen, mut ok) = (model.clone(), Seen::default(), true);
@@ -318,7 +320,10 @@ proptest! {
             }
             prop_assert_eq!(slow(&tree), model.nodes.clone());
             prop_assert_eq!(slow(&untouched), before.nodes);
-            prop_assert_eq!(tree.check_invariants(), Ok(()));
+            let (old_tree, old_model) = &history[i / 2];
+            check_changes(old_model, &model, &tree.changes_since(old_tree));
+            history.push((tree.clone(), model.clone()));
+            prop_assert_eq!(tree.check_invariants(Reference(at)), Ok(()));
         }
     }
 }
