@@ -178,7 +178,7 @@ pub trait LogStore: Send + Sync + 'static {
     fn snapshot(&self, group: GroupId) -> Result<Option<(SnapshotMeta, Bytes)>, StoreError>;
 
     /// Writes live entries of a snapshot that is being received; invisible until [`Write::Install`] of that snapshot.
-    /// Not synced by itself. Called from another thread than [`write`](Self::write), at any time.
+    /// Called from another thread than [`write`](Self::write), at any time.
     fn stage(&self, group: GroupId, snapshot_index: u64, entries: &[Entry]) -> Result<(), StoreError>;
 
     /// Work that may be done now and then off the hot path: dropping dead segments, closing an idle open one.

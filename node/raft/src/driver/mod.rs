@@ -37,6 +37,8 @@ use warren_proto::ids::{GroupId, NodeId};
 
 pub use config::{DriverConfig, Sabotage};
 pub use entry_cache::{EntryCache, shard_of};
+#[cfg(any(test, fuzzing))]
+pub(crate) use membership::{decode_change, encode_change};
 pub use open::{GroupSpec, OpenError};
 pub use output::{ChangeError, Event, Lane, MemberChange, Outgoing, Output, StopReason, Work, WorkDone, WriteBatch};
 pub use status::{GroupStatus, MemberStatus};

@@ -33,7 +33,7 @@ pub(super) struct Batch<'a> {
 
 impl RocksStore {
     pub(super) fn write_all(&self, writes: &[Write]) -> Result<(), StoreError> {
-        self.in_batch(true, |store, batch| {
+        self.in_batch(|store, batch| {
             writes.iter().try_for_each(|write| match write {
                 Write::Create(record) => batch.create(store, record),
                 Write::Append(group, entries) => batch.append(store, *group, entries),
@@ -56,13 +56,12 @@ impl RocksStore {
     }
 
     pub(super) fn stage_entries(&self, group: GroupId, snapshot: u64, entries: &[Entry]) -> Result<(), StoreError> {
-        self.in_batch(false, |store, batch| batch.stage(store, group, snapshot, entries))
+        self.in_batch(|store, batch| batch.stage(store, group, snapshot, entries))
     }
 
     /// Closes the open segment if it is full, then fills, writes and publishes a batch.
     pub(super) fn in_batch(
         &self,
-        sync: bool,
         fill: impl FnOnce(&RocksStore, &mut Batch<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut writer = self.writer.lock();
@@ -85,7 +84,7 @@ impl RocksStore {
                 return Err(error);
             }
         };
-        self.commit(&mut writer, batch, sync)?;
+        self.commit(&mut writer, batch)?;
         self.publish(changed);
         Ok(())
     }

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use super::ranges::{self, Ranges};
 
+/// No log gets this long: an index at or above it is damage, and counting on from one below it cannot overflow.
+pub(super) const MAX_INDEX: u64 = 1 << 62;
+
 /// Entries `first..=last` of one term in one segment. Those that are dead (at or below the floor and not live) may have
 /// no key any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -36,6 +36,9 @@ pub(super) fn group(kind: GroupKey, group: GroupId) -> [u8; 9] {
     key
 }
 
+/// First of all keys of members, and the first key above them.
+pub(super) const ALL_MEMBERS: ([u8; 1], [u8; 1]) = ([GroupKey::Member as u8], [GroupKey::Member as u8 + 1]);
+
 /// The group of a `meta` key of that kind.
 pub(super) fn group_of(kind: GroupKey, key: &[u8]) -> Option<GroupId> {
     let rest: [u8; 8] = key.strip_prefix(&[kind as u8])?.try_into().ok()?;
@@ -116,7 +119,7 @@ impl EntryKey {
         let number = |at: usize| -> Option<u64> { Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?)) };
         let staged = match key.len() {
             ENTRY_KEY => 0,
-            n if n == ENTRY_KEY + 8 => number(28)?,
+            n if n == ENTRY_KEY + 8 => Some(number(28)?).filter(|staged| *staged > 0)?,
             _ => return None,
         };
         Some(EntryKey {
@@ -177,6 +180,8 @@ mod tests {
             last = bytes;
         }
         assert_eq!(EntryKey::parse(&last[..30]), None);
+        last[28..].fill(0);
+        assert_eq!(EntryKey::parse(&last), None);
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! - [`upkeep`]: closing segments, dropping dead ones, copying what a sparse one still holds.
 
 mod batch;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod index;
 mod keys;
 mod options;
@@ -191,10 +193,11 @@ impl RocksStore {
         Ok(())
     }
 
-    /// Writes a batch; after a failure the store takes nothing more.
-    fn commit(&self, writer: &mut Writer, batch: WriteBatch, sync: bool) -> Result<(), StoreError> {
+    /// Writes a batch; after a failure the store takes nothing more. Synced in any case: so a power cut can tear no record
+    /// but the last, and everything before that which does not read is damage.
+    fn commit(&self, writer: &mut Writer, batch: WriteBatch) -> Result<(), StoreError> {
         let mut options = WriteOptions::default();
-        options.set_sync(sync);
+        options.set_sync(true);
         writer.unflushed += batch.size_in_bytes();
         self.db.write_opt(batch, &options).map_err(|e| fail(writer, e.to_string()))
     }
@@ -233,25 +236,20 @@ fn family<'a>(db: &'a DB, name: &'static str) -> Result<&'a ColumnFamily, StoreE
 }
 
 fn open_database(path: &Path, config: &StoreConfig) -> Result<DB, StoreError> {
-    let open = || {
-        DB::open_cf_descriptors(&options::database(config)?, path, options::families(config)).map_err(|e| {
-            match e.kind() {
-                rocksdb::ErrorKind::Corruption => values::corrupt(e),
-                _ => StoreError::Read(format!("{}: {e}", path.display())),
-            }
-        })
-    };
-    match open() {
-        Err(StoreError::Corrupt(why)) => {
-            // A record that was being written when the power went may be there in part, with a length that fits and a
-            // checksum that does not. RocksDB takes that for damage; at the very end of the newest file it is none.
-            if wal_tail::cut_torn_tail(path).map_err(|e| StoreError::Read(format!("{}: {e}", path.display())))? {
-                return open();
-            }
-            Err(StoreError::Corrupt(why))
-        }
-        outcome => outcome,
+    let found = wal_tail::check(path).map_err(|e| StoreError::Read(format!("{}: {e}", path.display())))?;
+    if let Some(wal_tail::Damage { file, after }) = found {
+        return Err(values::corrupt(format_args!("{} is damaged after {after} bytes", file.display())));
     }
+    DB::open_cf_descriptors(&options::database(config)?, path, options::families(config)).map_err(|e| match e.kind() {
+        rocksdb::ErrorKind::Corruption => values::corrupt(e),
+        _ if lacks_manifest(path) => values::corrupt(e),
+        _ => StoreError::Read(format!("{}: {e}", path.display())),
+    })
+}
+
+/// Whether a database is there, and the file that lists its files is not.
+fn lacks_manifest(path: &Path) -> bool {
+    std::fs::read_to_string(path.join("CURRENT")).is_ok_and(|name| !path.join(name.trim()).exists())
 }
 
 impl LogStore for RocksStore {

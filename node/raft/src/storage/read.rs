@@ -11,7 +11,7 @@ use super::index::{Index, Run};
 use super::keys::{self, Chunk, ENTRY_KEY, EntryKey, GroupKey};
 use super::ranges::Ranges;
 use super::values::{self, corrupt};
-use super::{RocksStore, family, read_error};
+use super::{RocksStore, family, read_error, recovery};
 use crate::log_store::{Entry, GroupRecord, HardState, Membership, SnapshotMeta, StoreError};
 
 /// How often a read starts again because the log changed under it.
@@ -207,13 +207,11 @@ impl RocksStore {
 /// Groups that have a member here.
 pub(super) fn group_ids(db: &DB) -> Result<Vec<GroupId>, StoreError> {
     let mut out = Vec::new();
-    let mut iterator = db.raw_iterator_cf(family(db, keys::META)?);
-    iterator.seek([GroupKey::Member as u8]);
-    while let Some(group) = iterator.key().and_then(|key| keys::group_of(GroupKey::Member, key)) {
-        out.push(group);
-        iterator.next();
-    }
-    iterator.status().map_err(read_error)?;
+    recovery::for_each(db, keys::META, keys::ALL_MEMBERS, |key, _| {
+        let group = keys::group_of(GroupKey::Member, key);
+        out.push(group.ok_or_else(|| corrupt("a member's key has the wrong length"))?);
+        Ok(())
+    })?;
     Ok(out)
 }
 

@@ -12,7 +12,7 @@ use warren_proto::ids::GroupId;
 use warren_proto::peer::{StoredRuns, StoredSegment};
 
 use super::batch::stored_runs;
-use super::index::{self, Index, Run};
+use super::index::{self, Index, MAX_INDEX, Run};
 use super::keys::{self, EntryKey};
 use super::read::{group_ids, read_live, stored_snapshot};
 use super::values::{self, corrupt};
@@ -36,6 +36,9 @@ pub(super) fn recover(db: &DB) -> Result<Recovered, StoreError> {
     let stale = rows(db, &segments, &mut groups)?;
     let stored = open_segment(db)?;
     let was_open = stored.unwrap_or(1);
+    if was_open == u32::MAX {
+        return Err(corrupt("the open segment's number makes no sense"));
+    }
     if let Some((closed, _)) = segments.range(was_open..).next() {
         return Err(corrupt(format_args!("segment {closed} is closed, and {was_open} was open")));
     }
@@ -79,6 +82,9 @@ fn floor_of(db: &DB, group: GroupId) -> Result<Index, StoreError> {
     let Some(stored) = stored_snapshot(db, group)? else {
         return Ok(Index::default());
     };
+    if stored.index >= MAX_INDEX {
+        return Err(corrupt(format_args!("group {group}: a snapshot at {} makes no sense", stored.index)));
+    }
     let live = read_live(db, group, &stored)?;
     if live.last().is_some_and(|r| *r.end() > stored.index) {
         return Err(corrupt(format_args!("group {group}: a live range lies above its snapshot")));
@@ -121,7 +127,7 @@ fn rows(
         };
         let stored: StoredRuns = values::parse_message("segment row", value)?;
         for run in stored.runs {
-            if run.first == 0 || run.first > run.last {
+            if run.first == 0 || run.first > run.last || run.last >= MAX_INDEX {
                 return Err(corrupt(format_args!("group {group}: a row of segment {segment} makes no sense")));
             }
             let run = Run { first: run.first, last: run.last, term: run.term, segment, staged: run.staged };
@@ -169,6 +175,9 @@ fn scan_open(
         let EntryKey { segment, group, index: at, term, staged } = key;
         if segment != open {
             return Err(corrupt(format_args!("segment {segment} was written, and {open} was open")));
+        }
+        if at == 0 || at >= MAX_INDEX {
+            return Err(corrupt(format_args!("group {group}: an entry at {at} makes no sense")));
         }
         if let Some(index) = groups.get_mut(&group) {
             let run = Run { first: at, last: at, term, segment, staged };

@@ -1,5 +1,7 @@
 //! The store on real directories: what is written comes back, now and after a restart.
 
+mod damage;
+
 use std::fs;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;

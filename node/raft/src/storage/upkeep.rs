@@ -81,7 +81,7 @@ impl RocksStore {
         batch.close_segment(self);
         batch.finish(self)?;
         let batch = batch.batch;
-        self.commit(&mut writer, batch, true)?;
+        self.commit(&mut writer, batch)?;
         writer.idle_mark = (Instant::now(), writer.unflushed);
         Ok(true)
     }
@@ -147,7 +147,7 @@ impl RocksStore {
             })?;
         }
         // Durable before the files go: a file may be missing that nothing names, never the other way.
-        self.commit(&mut writer, batch, true)?;
+        self.commit(&mut writer, batch)?;
         for number in &dead {
             writer.segments.remove(number);
         }
@@ -243,7 +243,7 @@ impl RocksStore {
     /// segment and the new index are one write, so an entry is never in two places.
     fn copy_some(&self, group: GroupId, segment: u32) -> Result<u64, StoreError> {
         let mut bytes = 0;
-        self.in_batch(false, |store, batch| {
+        self.in_batch(|store, batch| {
             let Ok(index) = batch.index(store, group).cloned() else {
                 return Ok(());
             };
@@ -293,7 +293,7 @@ impl RocksStore {
             }
             Ok(())
         })?;
-        if batch.is_empty() { Ok(()) } else { self.commit(&mut writer, batch, false) }
+        if batch.is_empty() { Ok(()) } else { self.commit(&mut writer, batch) }
     }
 
     /// Frees what replaced snapshots and records left behind.
