@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use warren_proto::ids::Reference;
-use warren_queues::quorum::{Config, Effects, MV1, MV2, Meta, Queue};
+use warren_queues::quorum::{Config, Effects, MV1, MV2, Meta, Queue, stored_message};
 
 fuzz_target!(|data: &[u8]| {
     let mut queue = Queue::new(Config::default());
@@ -23,7 +23,9 @@ fuzz_target!(|data: &[u8]| {
             ts_ms: index * u64::from(*control),
             version: if index < 8 && control & 1 == 0 { MV1 } else { MV2 },
         };
-        queue.apply_encoded(&meta, Bytes::copy_from_slice(command), &mut effects);
+        let command = Bytes::copy_from_slice(command);
+        let _ = stored_message(&command);
+        queue.apply_encoded(&meta, command, &mut effects);
         effects.clear();
         queue.check_invariants().expect("the state is sound after every command");
     }

@@ -101,6 +101,29 @@ proptest! {
     }
 
     #[test]
+    fn damaged_commands_are_applied_without_panic(
+        ops in vec(op(), 0..40),
+        commands in vec((any_command(), vec((any::<prop::sample::Index>(), any::<u8>()), 1..3)), 1..30),
+        version in 1u16..3,
+    ) {
+        let mut m = busy(&ops, MV2);
+        for (command, damage) in commands {
+            let mut bytes = bytes::BytesMut::new();
+            command.encode(MV2, &mut bytes);
+            for (at, byte) in damage {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let bytes = bytes.freeze();
+            let _ = stored_message(&bytes);
+            m.index += 1;
+            let meta = Meta { version: MachineVersion(version), ..m.meta() };
+            m.queue.apply_encoded(&meta, bytes, &mut m.fx);
+            m.queue.check_invariants().unwrap();
+        }
+    }
+
+    #[test]
     fn a_damaged_state_is_refused_or_consistent(
         ops in vec(op(), 0..60),
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),

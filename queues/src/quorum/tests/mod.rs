@@ -7,6 +7,7 @@ mod hostile;
 mod model;
 mod property;
 mod publishing;
+mod recorded;
 mod sessions;
 mod snapshots;
 

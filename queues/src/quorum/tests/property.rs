@@ -72,7 +72,7 @@ fn some_consumer(model: &Model, n: u8, by_id: bool) -> ConsumerRef {
     if by_id { c.id.clone().into() } else { c.key.into() }
 }
 
-fn command(op: &Op, model: &Model) -> Command {
+pub(super) fn command(op: &Op, model: &Model) -> Command {
     let id = |s: u8, tag: String| ConsumerId { session: some_session(s), tag: tag.into() };
     match op {
         Op::Register(s) => Command::RegisterEnqueuer { session: some_session(*s) },
