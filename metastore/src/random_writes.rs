@@ -181,7 +181,8 @@ impl Log {
         }
     }
 
-    fn compile(&self, act: &Act) -> Option<Write> {
+    /// The act as a write; `None` where it makes no sense now.
+    pub(crate) fn compile(&self, act: &Act) -> Option<Write> {
         let tree = self.machine.tree();
         let stored = |vhost: &u8, name: &u8| Queue::get(&tree, &vhost_name(*vhost), &format!("q{name}")).unwrap();
         let bind = |bind: &Bind| {

@@ -217,5 +217,27 @@ mod tests {
                 batch.iter().for_each(drop);
             }
         }
+
+        #[test]
+        fn a_damaged_batch_is_refused_or_read(
+            commands: Vec<Vec<u8>>,
+            damage in proptest::collection::vec((proptest::prelude::any::<proptest::sample::Index>(), 0u8..8), 0..3),
+            cut: proptest::sample::Index,
+        ) {
+            let mut b = BatchBuilder::new(MachineVersion(1));
+            for command in &commands {
+                b.push(MachineVersion(1), |out| out.extend_from_slice(command)).unwrap();
+            }
+            let mut data = b.finish(7).to_vec();
+            for (at, byte) in damage {
+                let at = at.index(data.len());
+                data[at] = byte;
+            }
+            data.truncate(cut.index(2 * data.len()));
+            if let Ok(batch) = Batch::parse(Bytes::from(data)) {
+                batch.iter().for_each(drop);
+                proptest::prop_assert_eq!(batch.iter().count(), batch.len());
+            }
+        }
     }
 }

@@ -8,8 +8,9 @@ use warren_proto::amqp091::{FieldTable, FieldValue, TableRef};
 use super::*;
 use crate::random_writes::{Act, KEYS, Log, act, arguments, exchange_name, vhost_name};
 use crate::records::{
-    Binding, BindingNode, DeleteExchange, DestinationKind, Exchange, ExchangeKind, Permission, Queue, Vhost,
+    Binding, BindingNode, Cluster, DeleteExchange, DestinationKind, Exchange, ExchangeKind, Permission, Queue, Vhost,
 };
+use crate::tree::{Condition, Op, Path, Pattern, Step};
 
 /// Everything that a view holds, in a form that can be compared.
 fn dump(view: &View) -> BTreeSet<String> {
@@ -166,6 +167,59 @@ proptest! {
                     prop_assert_eq!(route(&before), route(&after));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn records_that_cannot_be_read_do_no_harm_to_the_others(
+        acts in vec(act(), 1..60), damage in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..6)
+    ) {
+        let mut log = Log::default();
+        let fed = Projections::new();
+        let feed = |outcome: crate::machine::Outcome, log: &Log| {
+            fed.apply(&outcome.changes, log.machine.tree(), log.machine.applied());
+        };
+        for act in &acts {
+            if let Some(outcome) = log.act(act) {
+                feed(outcome, &log);
+            }
+        }
+        for (node, at, byte) in damage {
+            let tree = log.machine.tree();
+            let mut payloads = Vec::new();
+            let everything = Pattern::new(vec![Step::AnyDepth]);
+            tree.visit(&everything, &mut |path, node| {
+                payloads.extend(node.payload().map(|payload| (Path::new(path.to_vec()), payload.clone())));
+                true
+            });
+            if payloads.is_empty() {
+                continue;
+            }
+            let (path, mut payload) = node.get(&payloads).clone();
+            let mut bytes = payload.bytes.to_vec();
+            if let Some(place) = at.index(bytes.len() + 1).checked_sub(1) {
+                bytes[place] = byte;
+            }
+            payload.bytes = bytes.into();
+            let put = Op::Put { path, condition: Condition::always(), payload: Some(payload), keep_while: None };
+            feed(log.write(&put.into()), &log);
+        }
+        let rebuilt = Projections::new();
+        rebuilt.install(log.machine.tree(), log.machine.applied());
+        for view in [fed.load(), rebuilt.load()] {
+            for (vhost, exchange) in (0..2).flat_map(|vhost| (0..5).map(move |exchange| (vhost, exchange))) {
+                let table = arguments(exchange);
+                for key in KEYS {
+                    let headers = TableRef::new(&table);
+                    view.route(&vhost_name(vhost), &exchange_name(exchange), &[key.as_bytes()], Some(&headers));
+                }
+            }
+            for vhost in (0..2).filter_map(|vhost| view.vhost(&vhost_name(vhost))) {
+                for queue in vhost.queues() {
+                    let _ = vhost.bindings_to(view.tree(), DestinationKind::Queue, &queue.name);
+                }
+            }
+            let _ = (Cluster::name(view.tree()), Binding::list(view.tree(), "v0"));
         }
     }
 

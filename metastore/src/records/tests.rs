@@ -1,3 +1,5 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId, Reference};
 
@@ -71,6 +73,46 @@ fn octets_that_are_no_record_are_invalid_rather_than_absent() {
     assert!(Queue::decode(&auto_delete("x").encode()).is_err());
     let broken = Payload { bytes: vec![0xff, 0xff].into(), ..queue("q").encode() };
     assert_eq!(Queue::decode(&broken), Err(Invalid { what: "queue" }));
+}
+
+/// Refused, or a record that is written in its canonical form.
+fn read<R: Record>(payload: &Payload) {
+    if let Ok(record) = R::decode(payload) {
+        let written = record.encode();
+        assert_eq!(R::decode(&written).unwrap().encode(), written);
+    }
+}
+
+proptest! {
+    #[test]
+    fn damaged_records_are_refused_or_read(
+        which in 0usize..7, damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), rest: Vec<u8>
+    ) {
+        let owner = SessionOwner { node: NodeId(1), incarnation: 2, connection: 3 };
+        let member = Member { uid: MemberUid(4), node: NodeId(5), node_incarnation: Incarnation(6) };
+        let mut payload = [
+            Queue { exclusive_owner: Some(owner), members: vec![member; 3], ..queue("q") }.encode(),
+            Exchange { arguments: vec![1, b'a', b't', 1].into(), ..auto_delete("x") }.encode(),
+            User::with_password("u", b"secret", [1, 2, 3, 4], vec!["monitoring".into()]).encode(),
+            Vhost { tags: vec!["t".into()], ..Vhost::named("v") }.encode(),
+            Permission::full("u", "v").encode(),
+            TopicPermission { user: "u".into(), read: "r".into(), ..TopicPermission::default() }.encode(),
+            Node { name: "n@h".into(), id: NodeId(7), ..Node::default() }.encode(),
+        ][which].clone();
+        let mut bytes = [&payload.bytes[..], &rest].concat();
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        payload.bytes = bytes.into();
+        read::<Queue>(&payload);
+        read::<Exchange>(&payload);
+        read::<User>(&payload);
+        read::<Vhost>(&payload);
+        read::<Permission>(&payload);
+        read::<TopicPermission>(&payload);
+        read::<Node>(&payload);
+    }
 }
 
 #[test]

@@ -133,6 +133,31 @@ proptest! {
     }
 
     #[test]
+    fn a_damaged_message_is_refused_or_read(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut: prop::sample::Index
+    ) {
+        let keys = FieldValue::Array([FieldValue::from("a"), FieldValue::from("b")].into_iter().collect());
+        let headers = FieldTable::new().with("CC", keys.clone()).with("BCC", keys).with("n", 7);
+        let properties = Properties {
+            headers: Some(headers),
+            expiration: Some(ShortStr::from_static("60000")),
+            ..Properties::persistent()
+        };
+        let mut bytes = stored(&message(&properties)).to_vec();
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut.index(2 * bytes.len()));
+        if let Ok(message) = Message::parse(Bytes::from(bytes.clone())) {
+            prop_assert_eq!(&stored(&message)[..], &bytes[..]);
+            let _ = (message.exchange(), message.routing_key_str(), message.expiration_ms(), message.priority());
+            let _ = message.keys_in(KeysHeader::Cc).map(Iterator::count);
+            let _ = message.without_bcc().with_reply_to("r").detached();
+        }
+    }
+
+    #[test]
     fn any_head_reads_back(exchange in "[a-z]{0,255}", key: Vec<u8>, body: Vec<u8>) {
         let message = Message::new(&mut BytesMut::new(), &exchange, &key, &[0, 0], body.into());
         let again = Message::parse(stored(&message)).unwrap();
