@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use warren_proto::ids::Reference;
 
+use super::consumer::Kind;
 use super::messages::Message;
 use super::state::Queue;
 use crate::consumers::Seated;
@@ -12,6 +13,7 @@ impl Queue {
     /// Recounts everything. For tests and simulation: it takes time in proportion to the messages in the queue.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.check_counters()?;
+        self.check_counts()?;
         self.check_single_place()?;
         self.check_consumers()?;
         self.check_sessions()
@@ -29,6 +31,15 @@ impl Queue {
         same("ready bytes", totals.ready_bytes, ready.1)?;
         same("held messages", totals.held, held.0)?;
         same("held bytes", totals.held_bytes, held.1)
+    }
+
+    /// No more deliveries of a message failed than there were.
+    fn check_counts(&self) -> Result<(), String> {
+        let held = self.consumers.iter().flat_map(|c| c.held.iter().map(|(_, m)| m));
+        match self.messages.returns().iter().chain(held).find(|m| m.delivery_count > m.acquired_count) {
+            Some(message) => Err(format!("counts of a message: {message:?}")),
+            None => Ok(()),
+        }
     }
 
     /// A message is in one place, and was enqueued before now.
@@ -74,6 +85,9 @@ impl Queue {
             }
             if c.finished() {
                 return Err(format!("consumer {:?} has no reason to stay", c.seat.key));
+            }
+            if c.kind == Kind::Dequeue && c.held.len() != 1 {
+                return Err(format!("dequeue {:?} holds {} messages", c.seat.key, c.held.len()));
             }
             let expected = c.able().then_some(c.seat.priority);
             same("service queue entry", in_service.remove(&c.seat.key), expected)?;

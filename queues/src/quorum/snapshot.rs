@@ -66,8 +66,12 @@ impl Queue {
         let applied = Reference(r.varint()?);
         let last_active_ms = r.varint()?;
         let mut sessions = Sessions::default();
+        let mut last_session = None;
         for _ in 0..r.count(18)? {
             let (session, state) = (r.session()?, known_session(&mut r)?);
+            if last_session.replace(session) >= Some(session) {
+                return Err(DecodeError::Value("order of sessions"));
+            }
             sessions.restore(session, state);
         }
         let lane = lane(&mut r)?;
@@ -78,9 +82,11 @@ impl Queue {
         }
         let mut messages = Messages::restore(lane, returns);
         let mut consumers = Consumers::default();
+        let mut last_key = None;
         for _ in 0..r.count(24)? {
             let consumer = consumer(&mut r, &bytes)?;
-            if consumers.get(consumer.seat.key).is_some() || consumers.by_id(&consumer.seat.id).is_some() {
+            let key = consumer.seat.key;
+            if last_key.replace(key) >= Some(key) || consumers.by_id(&consumer.seat.id).is_some() {
                 return Err(DecodeError::Value("consumers"));
             }
             consumer.held.iter().for_each(|(_, message)| messages.restore_held(message));

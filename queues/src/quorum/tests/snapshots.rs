@@ -46,6 +46,30 @@ fn a_state_that_contradicts_itself_is_refused() {
 }
 
 #[test]
+fn a_state_whose_lists_are_out_of_order_or_repeat_themselves_is_refused() {
+    let mut m = Member::new(MV2);
+    for id in [1, 2] {
+        m.apply(Command::RegisterEnqueuer { session: session(1, id) });
+    }
+    let state = m.queue.encode_state();
+    let at = |id| {
+        let mut bytes = Vec::new();
+        crate::wire::put_session(&mut bytes, &session(1, id));
+        (state.windows(bytes.len()).position(|window| window == bytes).unwrap(), bytes)
+    };
+    let ((first, one), (second, two)) = (at(1), at(2));
+    let with = |places: &[(usize, &[u8])]| {
+        let mut bad = state.clone();
+        places.iter().for_each(|(at, bytes)| bad[*at..*at + bytes.len()].copy_from_slice(bytes));
+        Queue::decode_state(&bad).err()
+    };
+    let refused = Some(crate::DecodeError::Value("order of sessions"));
+    assert_eq!(with(&[(first, &two), (second, &one)]), refused);
+    assert_eq!(with(&[(second, &one)]), refused);
+    assert_eq!(with(&[(first, &one)]), None);
+}
+
+#[test]
 fn a_restored_queue_goes_on_in_turn() {
     let mut m = Member::new(MV2);
     let a = m.attach(&consumer(1, "a"), 9);

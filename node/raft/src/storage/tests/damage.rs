@@ -61,7 +61,10 @@ fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-fn rows(db: &DB) -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
+/// Column family, key and value.
+type Row = (&'static str, Vec<u8>, Vec<u8>);
+
+fn rows(db: &DB) -> Vec<Row> {
     let families = [keys::META, keys::SNAP, keys::LOG].into_iter();
     let of = |name| db.iterator_cf(family(db, name).unwrap(), IteratorMode::Start).map(move |row| (name, row.unwrap()));
     families.flat_map(of).map(|(name, (key, value))| (name, key.to_vec(), value.to_vec())).collect()
@@ -116,7 +119,7 @@ fn decode(bytes: &[u8]) {
 }
 
 /// Puts a row into a copy of the store under right checksums, then opens and uses it.
-fn use_with(changed: &[(&'static str, Vec<u8>, Vec<u8>)]) -> Result<String, StoreError> {
+fn use_with(changed: &[Row]) -> Result<String, StoreError> {
     let dir = copy_of(&STORE);
     let db = open_database(dir.path(), &small()).unwrap();
     for (name, key, value) in changed {
@@ -143,7 +146,7 @@ proptest! {
     fn a_store_with_damaged_rows_is_refused_or_works(
         damage in vec((any::<Pick>(), any::<Pick>(), any::<u8>(), prop::bool::weighted(0.2)), 1..3)
     ) {
-        static ROWS: LazyLock<Vec<(&str, Vec<u8>, Vec<u8>)>> = LazyLock::new(|| {
+        static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
             rows(&open_database(copy_of(&STORE).path(), &small()).unwrap())
         });
         let changed: Vec<_> = damage.into_iter().map(|(row, at, byte, in_key)| {
