@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::disk;
 use crate::node::{Node, Stop};
 use crate::ports::Claim;
 
@@ -18,6 +19,7 @@ pub const READY_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct Setup {
     extra: Vec<String>,
+    faulty_disks: bool,
 }
 
 impl Setup {
@@ -29,6 +31,12 @@ impl Setup {
     /// Adds a line to every node's configuration file.
     pub fn line(mut self, line: &str) -> Setup {
         self.extra.push(line.to_owned());
+        self
+    }
+
+    /// Lets the test break every node's disk with [`Node::break_disk`].
+    pub fn faulty_disks(mut self) -> Setup {
+        self.faulty_disks = true;
         self
     }
 
@@ -44,6 +52,7 @@ impl Setup {
             let (number, port) = (index + 1, ports.peer(index));
             let _ = writeln!(peers, "cluster_formation.classic_config.nodes.{number} = {name}:{port}");
         }
+        let library = self.faulty_disks.then(|| disk::compile(folder.path()));
         let secret = format!("secret-of-{}", folder.path().display());
         let nodes = names
             .into_iter()
@@ -55,8 +64,12 @@ impl Setup {
                     self.extra.join("\n")
                 );
                 let home = folder.path().join(format!("w{}", index + 1));
-                Node::lay_out(name, amqp, home, &configuration, &secret, &binary)
-                    .expect("a node's folder can be laid out")
+                let mut node = Node::lay_out(name, amqp, home, &configuration, &secret, &binary)
+                    .expect("a node's folder can be laid out");
+                if let Some(library) = &library {
+                    node.put_on_faulty_disk(library);
+                }
+                node
             })
             .collect();
         Cluster { nodes, folder: Some(folder), _ports: ports }

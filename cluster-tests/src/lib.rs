@@ -5,16 +5,20 @@
 //! `clients/` (pika and amqplib) against a cluster and reads their one-line verdict. [`amqp`] is the little that the tests
 //! written in Rust need on top of lapin.
 //!
+//! With [`Setup::faulty_disks`] a node's disk fails when a test says so.
+//!
 //! The `warren` binary is `$WARREN_BIN`, else the one beside the test's own profile folder. When a test fails, the
 //! cluster's folder with its logs stays, and its path is printed.
 
 pub mod amqp;
 mod cluster;
+mod disk;
 mod node;
 mod ports;
 mod program;
 
 pub use cluster::{Cluster, Setup, warren_binary};
+pub use disk::DiskFault;
 pub use node::{Node, Stop};
 pub use ports::Claim;
 pub use program::{Program, Running, Verdict, clients_folder};

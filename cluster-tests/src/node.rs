@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::disk::{DiskFault, FaultyDisk};
+
 /// How to end a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Stop {
@@ -29,6 +31,7 @@ pub struct Node {
     secret: String,
     binary: PathBuf,
     process: Option<Child>,
+    disk: Option<FaultyDisk>,
 }
 
 impl Node {
@@ -43,7 +46,7 @@ impl Node {
     ) -> io::Result<Node> {
         fs::create_dir_all(folder.join("home"))?;
         fs::write(folder.join("warren.conf"), configuration)?;
-        Ok(Node { name, amqp_port, folder, secret: secret.to_owned(), binary: binary.to_owned(), process: None })
+        Ok(Node { name, amqp_port, folder, secret: secret.to_owned(), binary: binary.to_owned(), process: None, disk: None })
     }
 
     /// The node's name, `wN@localhost`.
@@ -54,6 +57,30 @@ impl Node {
     /// Where AMQP clients connect.
     pub fn amqp_port(&self) -> u16 {
         self.amqp_port
+    }
+
+    /// Puts the data folder on a disk that the test can break.
+    pub(crate) fn put_on_faulty_disk(&mut self, library: &Path) {
+        self.disk = Some(FaultyDisk::new(library, self.data_dir(), self.folder.join("disk-fault")));
+    }
+
+    fn disk(&self) -> &FaultyDisk {
+        self.disk.as_ref().expect("the cluster was set up with faulty disks")
+    }
+
+    /// From now on the node's disk has that fault.
+    pub fn break_disk(&self, fault: DiskFault) {
+        self.disk().break_with(fault);
+    }
+
+    /// From now on the node's disk works.
+    pub fn mend_disk(&self) {
+        self.disk().mend();
+    }
+
+    /// Whether the node's disk has a fault, or is to have one with the next sync.
+    pub fn disk_is_broken(&self) -> bool {
+        self.disk().is_broken()
     }
 
     /// The process id while the node runs.
@@ -106,6 +133,9 @@ impl Node {
             .arg(self.data_dir())
             .arg("--node")
             .arg(&self.name);
+        if let Some(disk) = &self.disk {
+            disk.use_for(&mut command);
+        }
         command
     }
 

@@ -1,6 +1,6 @@
 //! Ordinary client programs, written for RabbitMQ, against a cluster of three.
 
-use warren_cluster_tests::{Cluster, Program, amqp, rounds};
+use warren_cluster_tests::{Cluster, Program, Setup, amqp, rounds};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().expect("a runtime can be started")
@@ -64,29 +64,36 @@ fn what_was_published_without_confirms_before_an_orderly_close_is_there() {
 }
 
 #[test]
-fn a_quorum_queue_has_a_member_on_each_node_and_its_leader_where_it_was_declared() {
+fn a_quorum_queue_declared_by_pika_has_a_member_on_each_node_and_its_leader_where_it_was_declared() {
     let cluster = Cluster::start(3);
-    runtime().block_on(async {
-        for (index, node) in cluster.iter().enumerate() {
-            let queue = format!("members-{index}");
-            let (_connection, channel) = amqp::confirm_channel(node).await.unwrap();
-            amqp::declare_quorum(&channel, &queue).await.unwrap();
-            for body in [b"one", b"two"] {
-                let confirmed = amqp::publish(&channel, &queue, body, amqp::ANSWER_LIMIT).await;
-                assert_eq!(confirmed.unwrap(), Some(true));
-            }
-            let again = amqp::declare_quorum(&channel, &queue).await.unwrap();
-            assert_eq!((again.message_count(), again.consumer_count()), (2, 0));
+    Program::python("declare.py").arg("--ports", cluster.ports()).arg("--queue", "declared").pass();
+    for (index, node) in cluster.iter().enumerate() {
+        let queue = format!("declared-{index}");
+        let rows = node.ctl_rows(&["quorum_status", &queue]).expect("quorum_status answers in JSON");
+        assert_eq!(rows.len(), 3, "{rows:?}");
+        for row in &rows {
+            assert_eq!(row["Membership"], "voter", "{rows:?}");
+            let expected = if row["Node Name"] == node.name() { "leader" } else { "follower" };
+            assert_eq!(row["Raft State"], expected, "{rows:?}");
+        }
+    }
+}
 
-            let rows = node.ctl_rows(&["quorum_status", &queue]).expect("quorum_status answers in JSON");
-            assert_eq!(rows.len(), 3, "{rows:?}");
-            for row in &rows {
-                assert_eq!(row["Membership"], "voter", "{rows:?}");
-                let expected = if row["Node Name"] == node.name() { "leader" } else { "follower" };
-                assert_eq!(row["Raft State"], expected, "{rows:?}");
-            }
+#[test]
+fn queues_declared_as_balanced_spread_their_leaders() {
+    let cluster = Setup::new().line("queue_leader_locator = balanced").start(3);
+    runtime().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        for number in 0..9 {
+            amqp::declare_quorum(&channel, &format!("balanced-{number}")).await.unwrap();
         }
     });
+    let mut leaders = [0; 3];
+    for number in 0..9 {
+        let queue = format!("balanced-{number}");
+        leaders[cluster.leader_of(&queue).expect("a queue that was declared has a leader")] += 1;
+    }
+    assert_eq!(leaders, [3, 3, 3]);
 }
 
 #[test]

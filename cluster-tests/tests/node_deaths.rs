@@ -153,6 +153,32 @@ fn without_a_majority_nothing_is_confirmed_and_on_its_return_everything_once() {
 }
 
 #[test]
+fn without_a_majority_pika_gets_clear_errors_in_bounded_time_and_on_its_return_one_confirm() {
+    let metadata_timeout = 8;
+    let setup = Setup::new().line(&format!("metadata_store.default_timeout = {metadata_timeout}s"));
+    let mut cluster = setup.start(3);
+    let file = |name: &str| cluster.folder().join(name);
+    let (up, down, asked) = (file("up"), file("down"), file("asked"));
+    let mut program = Program::python("majority_down.py")
+        .arg("--ports", cluster[0].amqp_port())
+        .arg("--up-file", up.display())
+        .arg("--down-file", down.display())
+        .arg("--asked-file", asked.display())
+        .arg("--metadata-timeout", metadata_timeout)
+        .start();
+    let mut await_file = |what: &str, file: &std::path::Path, limit: Duration| {
+        wait_for(what, limit, || (file.exists() || !program.is_running()).then_some(()));
+    };
+    await_file("the queue", &up, Duration::from_secs(30));
+    cluster[1].stop(Stop::Kill);
+    cluster[2].stop(Stop::Kill);
+    std::fs::write(&down, b"").expect("a file can be written");
+    await_file("everything to be refused", &asked, Duration::from_secs(90));
+    cluster.start_all();
+    program.pass();
+}
+
+#[test]
 fn a_node_whose_disk_was_replaced_joins_again_and_never_votes_as_its_old_self() {
     let mut cluster = Cluster::start(3);
     let queue = "wiped";

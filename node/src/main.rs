@@ -6,6 +6,9 @@
 //! | `warren ctl`, `diagnostics`, `queues`, `rabbitmqctl` and its family | [`cli`]; answered by [`admin`] |
 //! | `warren perf` | [`perf`] |
 
+#[macro_use]
+mod output;
+
 mod admin;
 mod allocator;
 mod cli;
@@ -69,7 +72,7 @@ struct Words {
 
 fn main() -> ExitCode {
     if let Some(feature) = processor::missing() {
-        eprintln!(
+        complain!(
             "Error: this binary needs a processor with {feature}; build it on this machine without .cargo/config.toml"
         );
         return Exit::Software.into();
@@ -113,7 +116,7 @@ fn tool_with(tool: Tool, words: impl Iterator<Item = OsString>) -> Exit {
         match word.into_string() {
             Ok(word) => read.push(word),
             Err(word) => {
-                eprintln!("Error (argument validation): `{}` is not UTF-8", word.to_string_lossy());
+                complain!("Error (argument validation): `{}` is not UTF-8", word.to_string_lossy());
                 return Exit::Usage;
             }
         }

@@ -11,9 +11,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use warren_amqp091::{AnonymousLogin, Listener, TcpOptions};
 use warren_broker::cluster::formation::Peer;
 use warren_broker::start::StartError;
-use warren_broker::{Broker, NodeConfig};
+use warren_broker::{Broker, Limits, NodeConfig, Retry};
 use warren_metastore::records::{Cluster, QueueKind};
-use warren_proto::amqp091::{FieldTable, Tuning};
+use warren_proto::amqp091::{FieldTable, FieldValue, Tuning};
+use warren_raft::log_store::StoreError;
 
 use crate::admin::Admin;
 use crate::admin::state::{Listening, NodeState};
@@ -55,7 +56,7 @@ pub fn run(options: Options) -> Exit {
         Ok(configuration) => configuration,
         Err(problems) => {
             for problem in &problems {
-                eprintln!("Configuration error: {problem}");
+                complain!("Configuration error: {problem}");
             }
             return Exit::Config;
         }
@@ -63,7 +64,7 @@ pub fn run(options: Options) -> Exit {
     match Server::prepare(configuration) {
         Ok(server) => server.run(),
         Err(Refused { why, exit }) => {
-            eprintln!("Error: {why}");
+            complain!("Error: {why}");
             exit
         }
     }
@@ -92,8 +93,10 @@ impl From<StartError> for Refused {
         let exit = match &error {
             StartError::Transport(_) => Exit::Unavailable,
             StartError::Identity(_) => Exit::Config,
+            // Starting again does not help; somebody has to do what the text says.
+            StartError::Store(StoreError::Corrupt(_)) => Exit::Config,
             StartError::Store(_) => Exit::Io,
-            StartError::NoLeader(_) | StartError::Defaults(_) => Exit::Timeout,
+            StartError::NoLeader(_) | StartError::NotAdmitted(_) | StartError::Defaults(_) => Exit::Timeout,
             StartError::Host(_) => Exit::Software,
         };
         Refused::new(exit, error.to_string())
@@ -268,6 +271,15 @@ impl Server {
             cluster_name: settings.cluster.name.clone(),
             metadata_timeout: settings.metadata.timeout,
             leader_wait: settings.metadata.leader_wait_timeout,
+            metadata_snapshot_interval: settings.metadata.snapshot_interval,
+            disk_stall: settings.disk_stall,
+            discovery: Retry { limit: settings.cluster.retry_limit, pause: settings.cluster.retry_interval },
+            leader_locator: settings.queues.leader_locator,
+            limits: Limits {
+                vhosts: count(settings.limits.vhosts),
+                queues: count(settings.limits.queues),
+                exchanges: count(settings.limits.exchanges),
+            },
             quorum_size: u32::try_from(settings.queues.initial_cluster_size).unwrap_or(u32::MAX),
             default_queue_type: match settings.queues.default_type {
                 QueueType::Classic => QueueKind::Classic,
@@ -280,9 +292,14 @@ impl Server {
             default_permissions: settings.defaults.permissions.clone(),
             loopback_users: settings.auth.loopback_users.clone(),
             shards: 0,
-            max_connections: settings.limits.max_connections.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            max_connections: count(settings.limits.max_connections),
         }
     }
+}
+
+/// A limit as a number of things in memory.
+fn count(limit: Option<u64>) -> Option<usize> {
+    limit.map(|most| usize::try_from(most).unwrap_or(usize::MAX))
 }
 
 /// All addresses: of both families where the machine has IPv6.
@@ -304,7 +321,9 @@ fn bind(listen: &Listen, settings: &Settings) -> Result<Listener, Refused> {
     let options = TcpOptions {
         backlog: settings.listeners.backlog,
         nodelay: settings.listeners.nodelay,
-        ..TcpOptions::default()
+        keepalive: settings.listeners.keepalive,
+        sndbuf: count(settings.listeners.sndbuf),
+        recbuf: count(settings.listeners.recbuf),
     };
     Listener::bind(address, options).map_err(|error| unusable(listen, &error))
 }
@@ -314,8 +333,15 @@ fn unusable(listen: &Listen, error: &std::io::Error) -> Refused {
 }
 
 fn amqp091_settings(settings: &Settings, broker: &Broker) -> warren_amqp091::Settings {
-    let offered = settings.auth.mechanisms.contains(&Mechanism::Anonymous);
-    let anonymous = settings.auth.anonymous.clone().filter(|_| offered);
+    let mechanisms = settings.auth.mechanisms.iter().map(|mechanism| match mechanism {
+        Mechanism::Plain => warren_amqp091::Mechanism::Plain,
+        Mechanism::AmqPlain => warren_amqp091::Mechanism::AmqPlain,
+        Mechanism::Anonymous => warren_amqp091::Mechanism::Anonymous,
+    });
+    let mut server_properties = FieldTable::new();
+    for (name, value) in &settings.amqp091.server_properties {
+        server_properties.set(name, FieldValue::text(value));
+    }
     let cluster_name = Cluster::name(&broker.metadata().tree()).ok().flatten().unwrap_or_default();
     warren_amqp091::Settings {
         tuning: Tuning {
@@ -326,10 +352,16 @@ fn amqp091_settings(settings: &Settings, broker: &Broker) -> warren_amqp091::Set
         initial_frame_max: settings.amqp091.initial_frame_max,
         handshake_timeout: settings.amqp091.handshake_timeout,
         max_message_size: settings.limits.max_message_size,
-        consumer_max_per_channel: None,
-        max_connections: settings.limits.max_connections.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
-        anonymous: anonymous.map(|(user, password)| AnonymousLogin { user, password }),
-        server_properties: FieldTable::new(),
+        consumer_max_per_channel: settings
+            .limits
+            .consumers_of_channel
+            .map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
+        max_connections: count(settings.limits.max_connections),
+        auth_failure_delay: settings.amqp091.auth_failure_delay,
+        channel_max_per_node: count(settings.limits.channels_of_node),
+        mechanisms: mechanisms.collect(),
+        anonymous: settings.auth.anonymous.clone().map(|(user, password)| AnonymousLogin { user, password }),
+        server_properties,
         cluster_name,
     }
 }

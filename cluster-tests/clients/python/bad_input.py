@@ -19,6 +19,8 @@ def body(run):
         neighbour.still_served(case.__name__.replace("_", " "))
     half_open_handshakes(run, neighbour)
     a_client_that_never_reads(run, neighbour)
+    a_client_that_publishes_and_never_reads(run, neighbour)
+    slow_readers(run, neighbour)
     neighbour.still_served("the end")
 
 
@@ -245,6 +247,58 @@ def method_before_the_handshake_ends(run):
             run.check("channel.open before open-ok: the socket closes", True)
 
 
+def frame_above_the_limit_before_the_handshake_ends(run):
+    if run.options.peer:
+        return
+    with Wire(run.ports[0]) as connection:
+        connection.start()
+        table = wire.long_string(wire.short_string("x") + b"S" + wire.long_string(b"y" * 9000))
+        rest = wire.short_string("PLAIN") + wire.long_string(b"\x00guest\x00guest") + wire.short_string("en_US")
+        connection.send(wire.method(0, (10, 11), table + rest))
+        run.equal("9,000 octets before tune-ok", connection.read_close()[:2], ("connection", 501))
+        run.check("9,000 octets before tune-ok: the socket closes", connection.reads_end(10))
+
+
+def handshake_octet_by_octet(run):
+    """Slow is not wrong."""
+    with Wire(run.ports[0]) as connection:
+        for octet in wire.PROTOCOL_HEADER:
+            connection.send(bytes([octet]))
+            time.sleep(0.05)
+        connection.expect(wire.CONNECTION_START)
+        connection.log_in()
+        connection.tune()
+        connection.open()
+        connection.expect(wire.CONNECTION_OPEN_OK)
+        run.check("a handshake octet by octet", True)
+
+
+def message_cut_off_by_the_socket(run):
+    """What was announced and never came whole is no message."""
+    queue = run.name_of("cut-off")
+    channel = run.connect(0).channel()
+    channel.queue_declare(queue, durable=True, arguments=scenario.QUORUM)
+    with opened(run) as connection:
+        connection.send(wire.publish(1, "", queue) + wire.content_header(1, 1000) + wire.frame(wire.BODY, 1, b"x" * 500))
+        time.sleep(0.2)
+    time.sleep(0.5)
+    run.equal("messages that came in part", channel.queue_delete(queue).method.message_count, 0)
+
+
+def client_that_falls_silent(run):
+    """A client that agreed to heartbeats and is not heard for two of them is gone."""
+    with Wire(run.ports[0]) as connection:
+        connection.start()
+        connection.log_in()
+        connection.tune(heartbeat=1)
+        connection.open()
+        connection.expect(wire.CONNECTION_OPEN_OK)
+        started = time.monotonic()
+        run.check("a silent client is let go", connection.reads_end(10), "still connected after 10 s")
+        took = time.monotonic() - started
+        run.check("after two to three heartbeats", 1.5 < took < 6, f"{took:.1f} s")
+
+
 def garbage_after_the_handshake(run):
     with opened(run) as connection:
         connection.send(bytes(range(256)) * 64)
@@ -294,6 +348,10 @@ CASES = [
     wrong_password,
     missing_vhost,
     method_before_the_handshake_ends,
+    frame_above_the_limit_before_the_handshake_ends,
+    handshake_octet_by_octet,
+    message_cut_off_by_the_socket,
+    client_that_falls_silent,
     garbage_after_the_handshake,
     delivery_tag_that_does_not_exist,
     missing_exchange,
@@ -381,6 +439,72 @@ def a_client_that_never_reads(run, neighbour):
     gone = scenario.eventually(lambda: consumers(channel, queue) == 0, 15)
     run.check("the consumer is gone after its socket closed", gone)
     channel.queue_delete(queue)
+
+
+def a_client_that_publishes_and_never_reads(run, neighbour):
+    """Every publish comes back as unroutable, and nobody takes what comes back: then the server takes no more either."""
+    message = wire.publish(1, "", run.name_of("nowhere"), mandatory=True) + wire.content(1, BIG)
+    before = resident(run)
+    with Wire(run.ports[0], receive_buffer=4096) as deaf:
+        deaf.handshake()
+        deaf.open_channel(1)
+        deaf.socket.settimeout(2)
+        taken = 0
+        try:
+            for _ in range(4000):
+                deaf.socket.sendall(message)
+                taken += 1
+        except TimeoutError:
+            pass
+        run.facts["returns_unread"] = taken
+        run.check("a client that takes no returns is not read for ever", taken < 4000, "262 MB were taken")
+        neighbour.still_served("a client that takes no returns")
+        after = resident(run)
+        if before and after:
+            bounded = after - before < 64 * 1024 * 1024
+            run.check("memory for returns that nobody takes is bounded", bounded, f"grew by {after - before}")
+    neighbour.still_served("the end of a client that took no returns")
+
+
+def slow_readers(run, neighbour):
+    """Ten consumers that read a little at a time: each gets everything, in order, and nobody waits for them."""
+    count, size = 200, len(BIG)
+    queues = [run.name_of(f"slow-{n}") for n in range(10)]
+    channel = run.connect(0).channel()
+    channel.confirm_delivery()
+    readers = []
+    for queue in queues:
+        channel.queue_declare(queue, durable=True, arguments=scenario.QUORUM)
+        reader = Wire(run.ports[0], receive_buffer=4096)
+        reader.handshake()
+        reader.open_channel(1)
+        reader.send(wire.consume(1, queue, no_ack=True))
+        readers.append(reader)
+    before = resident(run)
+    for number in range(count):
+        for queue in queues:
+            channel.basic_publish("", queue, b"%08d" % number + BIG[8:], PERSISTENT)
+    # a second of reading 4 KiB at a time, so that each is in the middle of a frame
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        for reader in readers:
+            reader.trickle(4096)
+        time.sleep(0.02)
+    neighbour.still_served("ten slow readers fell behind")
+    after = resident(run)
+    if before and after:
+        bounded = after - before < count * size * len(queues) * 0.6
+        run.check("memory does not follow slow readers", bounded, f"grew by {after - before}")
+    for reader in readers:
+        numbers = []
+        while len(numbers) < count:
+            text = reader.read_content()
+            run.check("a slow reader gets whole messages", len(text) == size, len(text))
+            numbers.append(int(text[:8]))
+        run.equal("a slow reader gets everything in order", numbers, list(range(count)))
+        reader.socket.close()
+    for queue in queues:
+        channel.queue_delete(queue)
 
 
 def consumers(channel, queue):

@@ -44,8 +44,16 @@ def channel_open(channel):
     return method(channel, (20, 10), b"\x00")
 
 
-def publish(channel, exchange, key):
-    return method(channel, (60, 40), b"\x00\x00" + short_string(exchange) + short_string(key) + b"\x00")
+def publish(channel, exchange, key, mandatory=False):
+    bits = bytes([int(mandatory)])
+    return method(channel, (60, 40), b"\x00\x00" + short_string(exchange) + short_string(key) + bits)
+
+
+def content(channel, body, frame_max=131_072):
+    """A body's header and the frames that it takes."""
+    size = frame_max - 8
+    frames = [frame(BODY, channel, body[at : at + size]) for at in range(0, len(body), size)]
+    return content_header(channel, len(body)) + b"".join(frames)
 
 
 def content_header(channel, size, class_id=60, weight=0):
@@ -72,6 +80,7 @@ class Wire:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self._timeout = timeout
         self.socket.settimeout(timeout)
         self.socket.connect((scenario.HOST, port))
         self._buffer = b""
@@ -105,6 +114,16 @@ class Wire:
                 raise Closed
             self._buffer += data
 
+    def trickle(self, size):
+        """Takes up to that many octets off the socket if they are there, for later."""
+        self.socket.setblocking(False)
+        try:
+            self._buffer += self.socket.recv(size)
+        except BlockingIOError:
+            pass
+        finally:
+            self.socket.settimeout(self._timeout)
+
     def read(self, size):
         self._fill(size)
         data, self._buffer = self._buffer[:size], self._buffer[size:]
@@ -126,6 +145,21 @@ class Wire:
         if kind != METHOD:
             raise ValueError(f"expected a method, got a frame of type {kind}")
         return struct.unpack(">HH", payload[:4]), channel, payload[4:]
+
+    def read_content(self):
+        """Reads on to the next message and gives back its body."""
+        kind = METHOD
+        while kind != HEADER:
+            kind, _, payload = self.read_frame()
+        (left,) = struct.unpack(">Q", payload[4:12])
+        parts = []
+        while left > 0:
+            kind, _, payload = self.read_frame()
+            if kind != BODY:
+                raise ValueError(f"expected a body, got a frame of type {kind}")
+            parts.append(payload)
+            left -= len(payload)
+        return b"".join(parts)
 
     def expect(self, class_and_method):
         got, channel, arguments = self.read_method()

@@ -13,4 +13,4 @@ mod listener;
 mod settings;
 
 pub use listener::Listener;
-pub use settings::{AnonymousLogin, Settings, TcpOptions};
+pub use settings::{AnonymousLogin, Mechanism, Settings, TcpOptions};

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use warren_proto::amqp091::{FieldTable, Tuning};
 
+pub use crate::connection::handshake::Mechanism;
+
 /// Settings of every AMQP 0-9-1 connection of the node.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -19,7 +21,13 @@ pub struct Settings {
     pub consumer_max_per_channel: Option<u32>,
     /// Connections of this node (`max_connections`); `None` is no limit.
     pub max_connections: Option<usize>,
-    /// Whom an ANONYMOUS login becomes (`anonymous_login_user`, `anonymous_login_pass`); `None` does not offer it.
+    /// Wait before a failed login ends (`auth_failure_delay`), so that guessing is slow.
+    pub auth_failure_delay: Duration,
+    /// Channels of all connections of this node (`channel_max_per_node`); `None` is no limit.
+    pub channel_max_per_node: Option<usize>,
+    /// The ways to log in that are offered, the preferred one first (`auth_mechanisms`).
+    pub mechanisms: Vec<Mechanism>,
+    /// Whom an ANONYMOUS login becomes (`anonymous_login_user`, `anonymous_login_pass`); `None`: nobody.
     pub anonymous: Option<AnonymousLogin>,
     /// Entries that are added to the server properties or replace them (`server_properties.KEY`).
     pub server_properties: FieldTable,
@@ -51,6 +59,9 @@ impl Default for Settings {
             max_message_size: 16 << 20,
             consumer_max_per_channel: None,
             max_connections: None,
+            auth_failure_delay: Duration::from_secs(3),
+            channel_max_per_node: None,
+            mechanisms: vec![Mechanism::Plain, Mechanism::AmqPlain, Mechanism::Anonymous],
             anonymous: None,
             server_properties: FieldTable::new(),
             cluster_name: String::new(),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use warren_proto::ids::SessionRef;
 
 use crate::metadata::now_ms;
 
@@ -37,6 +38,43 @@ pub struct ConnectionInfo {
     pub auth_mechanism: String,
 }
 
+/// How a channel stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChannelFigures {
+    /// Whether its publishes are confirmed.
+    pub confirm: bool,
+    /// Consumers.
+    pub consumers: u32,
+    /// Deliveries that the client has not answered.
+    pub unacknowledged: u32,
+    /// Publishes that are not confirmed yet.
+    pub unconfirmed: u32,
+    /// Prefetch of the next consumer; 0 = no limit.
+    pub prefetch: u16,
+}
+
+/// An open channel of a connection.
+#[derive(Debug)]
+pub struct Channel {
+    /// Its number on the connection.
+    pub number: u16,
+    /// Its session.
+    pub session: SessionRef,
+    figures: Mutex<ChannelFigures>,
+}
+
+impl Channel {
+    /// How it stands, a moment ago.
+    pub fn figures(&self) -> ChannelFigures {
+        *self.figures.lock()
+    }
+
+    /// To be kept true by the frontend.
+    pub fn set_figures(&self, figures: ChannelFigures) {
+        *self.figures.lock() = figures;
+    }
+}
+
 /// A connection of this node.
 #[derive(Debug)]
 pub struct Connection {
@@ -46,19 +84,31 @@ pub struct Connection {
     pub info: ConnectionInfo,
     /// When it was opened, ms since 1970.
     pub connected_at: u64,
-    channels: AtomicU32,
+    channels: Mutex<BTreeMap<u16, Arc<Channel>>>,
     blocked: AtomicU32,
 }
 
 impl Connection {
-    /// Channels open now.
-    pub fn channels(&self) -> u32 {
-        self.channels.load(Ordering::Relaxed)
+    /// Channels open now, by number.
+    pub fn channels(&self) -> Vec<Arc<Channel>> {
+        self.channels.lock().values().cloned().collect()
     }
 
-    /// To be kept true by the frontend.
-    pub fn set_channels(&self, open: u32) {
-        self.channels.store(open, Ordering::Relaxed);
+    /// How many those are.
+    pub fn channel_count(&self) -> usize {
+        self.channels.lock().len()
+    }
+
+    /// Adds a channel.
+    pub fn open_channel(&self, number: u16, session: SessionRef) -> Arc<Channel> {
+        let channel = Arc::new(Channel { number, session, figures: Mutex::default() });
+        self.channels.lock().insert(number, Arc::clone(&channel));
+        channel
+    }
+
+    /// Forgets a channel.
+    pub fn close_channel(&self, number: u16) {
+        self.channels.lock().remove(&number);
     }
 
     /// Whether publishes are held back now.
@@ -92,7 +142,7 @@ impl Connections {
             id,
             info,
             connected_at: now_ms(),
-            channels: AtomicU32::new(0),
+            channels: Mutex::default(),
             blocked: AtomicU32::new(0),
         });
         self.open.lock().insert(id, Arc::clone(&connection));
@@ -112,6 +162,11 @@ impl Connections {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.open.lock().len()
+    }
+
+    /// Channels open on all of them.
+    pub fn channel_count(&self) -> usize {
+        self.open.lock().values().map(|connection| connection.channel_count()).sum()
     }
 
     /// Whether there is none.

@@ -4,6 +4,7 @@
 //! [`Session`](session::Session) per channel; [`operations`] declares, binds and deletes; [`session`] publishes and
 //! consumes. [`metadata`] is the replicated tree, [`queue`] the way to queues, [`cluster`] how nodes find each other.
 
+mod abandon;
 pub mod access;
 pub mod cluster;
 pub mod connections;
@@ -16,9 +17,9 @@ pub mod queue;
 pub mod session;
 pub mod start;
 
-pub use connections::{Connection, ConnectionInfo};
+pub use connections::{Channel, ChannelFigures, Connection, ConnectionInfo};
 pub use error::BrokerError;
-pub use node::{Broker, NodeConfig};
+pub use node::{Broker, LeaderLocator, Limits, NodeConfig, Retry};
 pub use queue::protocol::{QueuedMessage, Settlement};
 pub use session::registry::{CloseReason, EventReceiver, EventSender, SessionEvent};
 pub use session::{ConsumerSpec, Delivered, Output, Session};

@@ -31,6 +31,35 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 /// Pause before a node that does not lead is asked again.
 const PAUSE: Duration = Duration::from_millis(30);
 
+/// Where a new quorum queue's leader is placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaderLocator {
+    /// On the node that the client is connected to.
+    ClientLocal,
+    /// On the running node that leads the fewest queues.
+    Balanced,
+}
+
+/// Limits on what clients may create; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Virtual hosts of the cluster (`vhost_max`).
+    pub vhosts: Option<usize>,
+    /// Queues of the cluster (`cluster_queue_limit`).
+    pub queues: Option<usize>,
+    /// Exchanges of the cluster, those that every virtual host has included (`cluster_exchange_limit`).
+    pub exchanges: Option<usize>,
+}
+
+/// How often something is tried again, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// Attempts that may fail one after the other; `None` is no limit.
+    pub limit: Option<u64>,
+    /// Pause after a failed attempt.
+    pub pause: Duration,
+}
+
 /// What a node needs to know to start, read once from the configuration.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
@@ -54,6 +83,16 @@ pub struct NodeConfig {
     pub metadata_timeout: Duration,
     /// How long to wait for a metadata leader at boot.
     pub leader_wait: Duration,
+    /// Commands of the metadata group between two snapshots.
+    pub metadata_snapshot_interval: u64,
+    /// A write to disk that takes longer costs the node its leaderships; six times that ends the process.
+    pub disk_stall: Duration,
+    /// How a blank node repeats what did not work when it looked for its cluster.
+    pub discovery: Retry,
+    /// Where a new quorum queue's leader is placed unless its arguments say otherwise.
+    pub leader_locator: LeaderLocator,
+    /// Limits on what clients may create.
+    pub limits: Limits,
     /// Members of a new quorum queue.
     pub quorum_size: u32,
     /// Queue type where neither the client nor the vhost names one.

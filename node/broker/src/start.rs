@@ -21,6 +21,7 @@ use warren_raft::transport::{
     CallHandler, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig, TransportError,
 };
 
+use crate::abandon::abandon;
 use crate::access;
 use crate::cluster::formation::{self, HELLO, Hello, JOIN, JoinRequest, Membership, Peer};
 use crate::cluster::identity_file::{Cluster, IdentityError, NodeIdentity, random_u64};
@@ -40,6 +41,9 @@ pub const EXIT_LOG_WRITE_FAILED: i32 = 74;
 /// Exit status after a fault inside the metadata group.
 pub const EXIT_INTERNAL: i32 = 70;
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
+/// A disk that does not answer costs the node its leaderships after `disk_stall`, and after so many times that the process
+/// exits.
+const STALLS_TO_EXIT: u32 = 6;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +63,9 @@ pub enum StartError {
     /// No metadata leader within the time allowed.
     #[error("no metadata leader within {0:?}; a majority of the metadata members must be running")]
     NoLeader(Duration),
+    /// The cluster that this node is to join did not take it in.
+    #[error("the cluster did not take this node in: {0}")]
+    NotAdmitted(String),
     /// What a new cluster starts with could not be written.
     #[error("the first virtual host and user could not be created: {0}")]
     Defaults(#[from] WriteError),
@@ -113,7 +120,8 @@ impl Broker {
         let (meta_store, queue_store) = open_stores(&config).await?;
         let meta_host = {
             let metadata = metadata.clone();
-            let settings = HostConfig { shards: 1, name: "meta".into(), ..HostConfig::new(me, sessions.incarnation()) };
+            let mut settings = HostConfig { shards: 1, name: "meta".into(), ..host_config(&config, &sessions) };
+            settings.driver.snapshot_max_entries = config.metadata_snapshot_interval;
             let hooks = hooks("metadata", true);
             Host::start(settings, meta_store.clone(), sink(&transport), hooks, move |_, _| metadata.machine())?
         };
@@ -122,7 +130,7 @@ impl Broker {
             let settings = HostConfig {
                 shards: shards(config.shards),
                 name: "queue".into(),
-                ..HostConfig::new(me, sessions.incarnation())
+                ..host_config(&config, &sessions)
             };
             let hooks = hooks("queues", false);
             Host::start(settings, queue_store.clone(), sink(&transport), hooks, move |_, init| {
@@ -302,6 +310,14 @@ fn shards(configured: usize) -> usize {
     }
 }
 
+/// What both Raft hosts of a node have in common.
+fn host_config(config: &NodeConfig, sessions: &Sessions) -> HostConfig {
+    let mut settings = HostConfig::new(sessions.node(), sessions.incarnation());
+    settings.driver.disk_stall_ms = config.disk_stall.as_millis() as u64;
+    settings.stall_limit = config.disk_stall * STALLS_TO_EXIT;
+    settings
+}
+
 fn database_paths(config: &NodeConfig) -> [PathBuf; 2] {
     [config.data.join("metadata"), config.queues_data.join("queues")]
 }
@@ -337,13 +353,18 @@ fn hooks(database: &'static str, all_or_nothing: bool) -> HostHooks {
             Event::Role { .. } | Event::Membership { .. } | Event::Changed { .. } | Event::Read { .. } => {}
         }),
         on_fatal: Box::new(move |error| {
-            tracing::error!(
-                database, %error,
-                "the log cannot be written: the node stops, so that nothing is acknowledged that is not on disk"
-            );
-            std::process::exit(EXIT_LOG_WRITE_FAILED);
+            log_write_failed(database, error);
         }),
     }
+}
+
+fn log_write_failed(database: &'static str, error: StoreError) -> ! {
+    abandon(EXIT_LOG_WRITE_FAILED, move || {
+        tracing::error!(
+            database, %error,
+            "the log cannot be written: the node stops, so that nothing is acknowledged that is not on disk"
+        );
+    })
 }
 
 fn sink(transport: &Transport) -> Arc<dyn PeerSink> {
@@ -435,7 +456,10 @@ async fn join_or_found(
             let founder = cluster.founders.iter().any(|f| f.uid == cluster.uid);
             (cluster, !founder)
         }
-        None => match formation::find_cluster(identity, own, &config.peers, transport).await {
+        None => match formation::find_cluster(identity, own, &config.peers, config.discovery, transport)
+            .await
+            .map_err(StartError::NotAdmitted)?
+        {
             Membership::Founder(cluster) => (cluster, false),
             Membership::Joined(cluster) => (cluster, true),
         },
@@ -633,12 +657,11 @@ async fn housekeep(broker: Weak<Broker>, stores: Vec<Arc<dyn LogStore>>) {
         }
         let stores = stores.clone();
         let done = tokio::task::spawn_blocking(move || {
-            for store in &stores {
-                if let Err(error) = store.maintain() {
-                    tracing::error!(%error, "log maintenance failed");
-                    if matches!(error, StoreError::Write(_)) {
-                        std::process::exit(EXIT_LOG_WRITE_FAILED);
-                    }
+            for (database, store) in ["metadata", "queues"].into_iter().zip(&stores) {
+                match store.maintain() {
+                    Ok(()) => {}
+                    Err(error @ StoreError::Write(_)) => log_write_failed(database, error),
+                    Err(error) => tracing::error!(database, %error, "log maintenance failed"),
                 }
             }
         });

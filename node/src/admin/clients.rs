@@ -1,7 +1,7 @@
 //! Client connections.
 
 use serde_json::{Value, json};
-use warren_broker::{Broker, CloseReason, Connection};
+use warren_broker::{Broker, Channel, CloseReason, Connection};
 
 use super::field_json::encoded;
 use super::protocol::{Code, Refusal, Request, Row};
@@ -54,7 +54,7 @@ fn connection_row(broker: &Broker, connection: &Connection) -> Row {
         ("peer_host", json!(info.peer.ip().to_canonical().to_string())),
         ("ssl", json!(false)),
         ("state", json!(if connection.is_blocked() { "flow" } else { "running" })),
-        ("channels", json!(connection.channels())),
+        ("channels", json!(connection.channel_count())),
         ("protocol", json!(info.protocol)),
         ("auth_mechanism", json!(info.auth_mechanism)),
         ("user", json!(info.user)),
@@ -64,6 +64,50 @@ fn connection_row(broker: &Broker, connection: &Connection) -> Row {
         ("channel_max", json!(info.channel_max)),
         ("client_properties", encoded(&info.client_properties)),
         ("connected_at", json!(connection.connected_at)),
+    ])
+}
+
+/// `list_channels`, of all nodes.
+pub async fn list_channels(broker: &Broker) -> Outcome {
+    let mut rows = local_channel_rows(broker);
+    for (_, told) in peers::ask(broker, peers::all(broker), peers::LOCAL_CHANNELS, &Request::default()).await {
+        rows.extend(told.rows);
+    }
+    Ok(Answer::Rows(rows))
+}
+
+/// Those of this node.
+pub fn list_local_channels(broker: &Broker) -> Outcome {
+    Ok(Answer::Rows(local_channel_rows(broker)))
+}
+
+fn local_channel_rows(broker: &Broker) -> Vec<Row> {
+    let connections = broker.connections().list();
+    let of = |connection: &Connection| {
+        let channels = connection.channels();
+        channels.iter().map(|channel| channel_row(broker, connection, channel)).collect::<Vec<_>>()
+    };
+    connections.iter().flat_map(|connection| of(connection)).collect()
+}
+
+fn channel_row(broker: &Broker, connection: &Connection, channel: &Channel) -> Row {
+    let figures = channel.figures();
+    row([
+        ("pid", json!(pid(broker, channel.session.incarnation, channel.session.id))),
+        ("connection", json!(pid(broker, broker.sessions().incarnation(), connection.id))),
+        ("name", json!(format!("{} ({})", connection.name(), channel.number))),
+        ("number", json!(channel.number)),
+        ("user", json!(connection.info.user)),
+        ("vhost", json!(connection.info.vhost)),
+        // Warren has no transactions.
+        ("transactional", json!(false)),
+        ("messages_uncommitted", json!(0)),
+        ("acks_uncommitted", json!(0)),
+        ("confirm", json!(figures.confirm)),
+        ("consumer_count", json!(figures.consumers)),
+        ("messages_unacknowledged", json!(figures.unacknowledged)),
+        ("messages_unconfirmed", json!(figures.unconfirmed)),
+        ("prefetch_count", json!(figures.prefetch)),
     ])
 }
 

@@ -8,11 +8,11 @@ use warren_broker::{Broker, identity};
 use warren_metastore::records::Cluster;
 use warren_proto::ids::GroupId;
 
-use super::protocol::{Code, Refusal, Request};
+use super::protocol::{Code, Refusal, Request, Row};
 use super::queues::group_status;
 use super::state::{Listening, NodeState};
-use super::{Answer, Outcome, done, peers, unreadable};
-use crate::config::settings::{LeaderLocator, LogFormat, LogOutput, QueueType};
+use super::{Answer, Outcome, done, peers, row, unreadable};
+use crate::config::settings::{LeaderLocator, LogFormat, LogOutput, QueueType, Settings};
 
 fn text(text: impl Into<String>) -> Outcome {
     Ok(Answer::Value(json!({"text": text.into()})))
@@ -228,6 +228,18 @@ pub async fn cluster_status(state: &NodeState, broker: &Broker) -> Outcome {
     })))
 }
 
+/// `has_reached_target_cluster_size`: whether the cluster has the nodes that the configuration hints at.
+pub fn has_reached_target_cluster_size(state: &NodeState, broker: &Broker) -> Outcome {
+    let target = state.configuration.settings.cluster.target_size_hint;
+    let nodes = broker.metadata().nodes().len() as u64;
+    let reached = nodes >= target;
+    let text = match reached {
+        true => format!("The cluster has reached its target size: it has {nodes} of {target} nodes"),
+        false => format!("The cluster has not reached its target size yet: it has {nodes} of {target} nodes"),
+    };
+    Ok(Answer::Value(json!({"text": text, "reached": reached, "nodes": nodes, "target": target})))
+}
+
 /// `set_cluster_name`.
 pub async fn set_cluster_name(broker: &Broker, request: &Request) -> Outcome {
     broker.metadata().write(Cluster::set_name(request.text("name"))).await?;
@@ -253,7 +265,7 @@ pub fn environment(state: &NodeState) -> Outcome {
             "formatter": if output.format == LogFormat::Json { "json" } else { "plaintext" },
         })
     };
-    Ok(Answer::Value(json!({
+    let mut all = json!({
         "node": configuration.node.as_str(),
         "data_dir": configuration.data_dir.display().to_string(),
         "config_files": configuration.files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>(),
@@ -264,8 +276,6 @@ pub fn environment(state: &NodeState) -> Outcome {
         "frame_max": settings.amqp091.frame_max,
         "initial_frame_max": settings.amqp091.initial_frame_max,
         "channel_max": settings.amqp091.channel_max,
-        "max_message_size": settings.limits.max_message_size,
-        "max_connections": settings.limits.max_connections.map_or(json!("infinity"), Value::from),
         "default_user": settings.defaults.user,
         "default_pass": "[redacted]",
         "default_vhost": settings.defaults.vhost,
@@ -294,7 +304,33 @@ pub fn environment(state: &NodeState) -> Outcome {
         "shutdown.timeout": settings.shutdown_timeout.as_secs(),
         "log.console": log(&settings.log.console),
         "log.file": log(&settings.log.file),
-    })))
+    });
+    if let Value::Object(all) = &mut all {
+        all.extend(limits(settings));
+    }
+    Ok(Answer::Value(all))
+}
+
+/// Limits, and what else has a row of its own in the specification.
+fn limits(settings: &Settings) -> Row {
+    let limits = &settings.limits;
+    let properties: Row =
+        settings.amqp091.server_properties.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    row([
+        ("max_message_size", json!(limits.max_message_size)),
+        ("max_connections", limit(limits.max_connections)),
+        ("channel_max_per_node", limit(limits.channels_of_node)),
+        ("consumer_max_per_channel", limit(limits.consumers_of_channel)),
+        ("vhost_max", limit(limits.vhosts)),
+        ("cluster_queue_limit", limit(limits.queues)),
+        ("cluster_exchange_limit", limit(limits.exchanges)),
+        ("server_properties", json!(properties)),
+        ("raft.disk_stall_timeout", json!(millis(settings.disk_stall))),
+    ])
+}
+
+fn limit(most: Option<u64>) -> Value {
+    most.map_or(json!("infinity"), Value::from)
 }
 
 fn millis(duration: std::time::Duration) -> u64 {

@@ -13,6 +13,8 @@ use super::protocol::{AREA, Reply, Request, Row};
 
 /// A node's connections.
 pub const LOCAL_CONNECTIONS: &str = "local_connections";
+/// A node's channels.
+pub const LOCAL_CHANNELS: &str = "local_channels";
 /// Closes connections of a node.
 pub const LOCAL_CLOSE: &str = "local_close";
 /// A node's member of a Raft group.

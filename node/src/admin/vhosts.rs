@@ -50,6 +50,12 @@ pub async fn add(broker: &Broker, request: &Request) -> Outcome {
     if broker.metadata().vhost(name).is_some() {
         return done();
     }
+    if let Some(limit) = broker.config().limits.vhosts
+        && broker.metadata().projections().load().vhosts().count() >= limit
+    {
+        let text = format!("cannot create vhost '{name}': vhost limit of {limit} is reached");
+        return Err(Refusal::new(Code::Unavailable, text));
+    }
     let tags =
         request.text("tags").split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
     let vhost =

@@ -89,6 +89,7 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("no-wait", None, false),
     ("unit", None, true),
     ("global", None, false),
+    ("hashing-algorithm", None, true),
 ];
 
 /// What is wrong with the arguments.

@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 use crate::admin::protocol::{Code, Refusal, Request};
 use crate::config::environment::{self, Environment};
 use crate::exit::Exit;
+use crate::output::print;
 use arguments::{Arguments, Globals, Wrong};
 use format::Formatter;
 use target::{Answer, Failure, Target};
@@ -55,7 +56,7 @@ pub fn run(tool: Tool, words: impl IntoIterator<Item = String>) -> Exit {
         return usage::unknown(tool, &name);
     };
     if arguments.globals.help {
-        println!("{}", usage::verb(verb));
+        say!("{}", usage::verb(verb));
         return Exit::Ok;
     }
     match Call::new(verb, arguments) {
@@ -63,7 +64,7 @@ pub fn run(tool: Tool, words: impl IntoIterator<Item = String>) -> Exit {
         Ok(call) => call.run(tool),
         Err(Refused::Usage(why)) => usage::wrong(Some(verb), &why),
         Err(Refused::Data(why)) => {
-            eprintln!("Error:\n{why}");
+            complain!("Error:\n{why}");
             Exit::Data
         }
     }
@@ -113,11 +114,11 @@ impl Call {
     fn run(mut self, tool: Tool) -> Exit {
         match self.verb.kind {
             Kind::Deprecated(notice) => {
-                println!("{notice}");
+                say!("{notice}");
                 return Exit::Ok;
             }
             Kind::NotOffered => {
-                eprintln!("Error:\nthis command is not available in Warren");
+                complain!("Error:\nthis command is not available in Warren");
                 return Exit::Usage;
             }
             Kind::Own(verbs::Own::Help) => return usage::help(tool, self.text("verb")),
@@ -136,7 +137,7 @@ impl Call {
                 }
             }),
             Err(error) => {
-                eprintln!("Error:\n{error}");
+                complain!("Error:\n{error}");
                 Exit::Software
             }
         }
@@ -198,9 +199,9 @@ impl Call {
     fn refused(&self, refusal: &Refusal) -> Exit {
         let exit = self.exit_of(refusal);
         if self.formatter() == Formatter::Json {
-            println!("{}", json!({"result": "error", "message": refusal.message}));
+            say!("{}", json!({"result": "error", "message": refusal.message}));
         }
-        eprintln!("Error:\n{}", refusal.message);
+        complain!("Error:\n{}", refusal.message);
         exit
     }
 
@@ -234,9 +235,9 @@ impl Call {
             ),
         };
         if self.formatter() == Formatter::Json {
-            println!("{}", json!({"result": "error", "message": text}));
+            say!("{}", json!({"result": "error", "message": text}));
         }
-        eprintln!("Error:\n{text}");
+        complain!("Error:\n{text}");
         exit
     }
 
@@ -256,7 +257,7 @@ impl Call {
     fn banner(&self) {
         let hidden = self.globals.quiet || self.globals.silent || self.formatter().is_for_programs();
         if !hidden && !self.verb.banner.is_empty() {
-            println!("{}", self.fill(self.verb.banner, &Value::Null));
+            say!("{}", self.fill(self.verb.banner, &Value::Null));
         }
     }
 
@@ -300,14 +301,14 @@ impl Call {
         for name in missing {
             let stdin = std::io::stdin();
             if stdin.is_terminal() {
-                eprint!("Password: ");
-                let _ = std::io::stderr().flush();
+                let mut prompt = std::io::stderr();
+                let _ = prompt.write_all(b"Password: ").and_then(|()| prompt.flush());
             }
             let mut line = String::new();
             let read = std::io::Read::take(stdin.lock(), MAX_PASSWORD).read_line(&mut line);
             let password = line.trim_end_matches(['\r', '\n']);
             if !matches!(read, Ok(1..)) || password.is_empty() {
-                eprintln!("Error:\nPassword is not provided via argument or stdin");
+                complain!("Error:\nPassword is not provided via argument or stdin");
                 return Err(Exit::Data);
             }
             self.args.insert(name.to_owned(), Value::from(password));
@@ -341,10 +342,4 @@ fn bind<'w>(verb: &Verb, words: &'w [String], args: &mut Map<String, Value>) -> 
         }
     }
     Ok(rest)
-}
-
-/// Prints to standard output; a reader that left early (`| head`) is no error.
-fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -3,9 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
+use warren_broker::access::salt;
 use warren_broker::identity;
+use warren_metastore::records::User;
 
 use super::target::Failure;
 use super::verbs::Own;
@@ -34,6 +38,7 @@ pub async fn run(call: &Call, own: Own) -> Exit {
             super::print(&format::text(call.formatter(), identity::CLIENT_VERSION));
             Exit::Ok
         }
+        Own::HashPassword => hash_password(call),
         // Answered before there is a target.
         Own::Help => Exit::Ok,
     }
@@ -63,7 +68,7 @@ async fn await_startup(call: &Call) -> Exit {
         Err(Some(failure @ Failure::Authentication(_))) => call.failed(&failure),
         Err(_) => {
             let seconds = call.timeout.as_secs();
-            eprintln!("Error:\nnode {} did not start within {seconds} seconds", call.target.node);
+            complain!("Error:\nnode {} did not start within {seconds} seconds", call.target.node);
             Exit::Timeout
         }
     }
@@ -71,14 +76,14 @@ async fn await_startup(call: &Call) -> Exit {
 
 async fn await_online_nodes(call: &Call) -> Exit {
     let Ok(count) = call.text("count").parse::<usize>() else {
-        eprintln!("Error:\n`{}` is not a number of nodes", call.text("count"));
+        complain!("Error:\n`{}` is not a number of nodes", call.text("count"));
         return Exit::Data;
     };
     let enough = |value: &Value| value["running_nodes"].as_array().is_some_and(|nodes| nodes.len() >= count);
     match poll(call, "cluster_status", enough).await {
         Ok(()) => Exit::Ok,
         Err(_) => {
-            eprintln!("Error:\n{count} nodes were not online within {} seconds", call.timeout.as_secs());
+            complain!("Error:\n{count} nodes were not online within {} seconds", call.timeout.as_secs());
             Exit::Software
         }
     }
@@ -103,7 +108,7 @@ async fn stop(call: &Call) -> Exit {
             Ok(pid) => Some(pid),
             Err(_) if call.flag("idempotent") => return Exit::Ok,
             Err(why) => {
-                eprintln!("Error:\n{why}");
+                complain!("Error:\n{why}");
                 return Exit::Data;
             }
         },
@@ -117,7 +122,7 @@ async fn stop(call: &Call) -> Exit {
         }
         Err(Failure::Unreachable(_)) if pid.is_some_and(signal) => {}
         Err(Failure::Unreachable(_)) if call.flag("idempotent") => {
-            println!("Node {} is not running", call.target.node);
+            say!("Node {} is not running", call.target.node);
             return Exit::Ok;
         }
         Err(failure) => return call.failed(&failure),
@@ -132,7 +137,7 @@ async fn shutdown(call: &Call) -> Exit {
     let wait = !call.flag("no-wait");
     let local = call.target.is_local();
     if wait && !local {
-        eprintln!("Error:\nnode {} is not on this machine: use --no-wait", call.target.node);
+        complain!("Error:\nnode {} is not on this machine: use --no-wait", call.target.node);
         return Exit::Usage;
     }
     match call.call("stop", call.timeout.min(ATTEMPT)).await {
@@ -163,11 +168,30 @@ async fn wait_for_end(pid: Pid, timeout: Duration) -> Exit {
     let deadline = Instant::now() + timeout;
     while test_kill_process(pid).is_ok() {
         if Instant::now() >= deadline {
-            eprintln!("Error:\nprocess {} did not stop in time", pid.as_raw_nonzero());
+            complain!("Error:\nprocess {} did not stop in time", pid.as_raw_nonzero());
             return Exit::Timeout;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    Exit::Ok
+}
+
+/// Prints what `add_user` would store, for definition files.
+fn hash_password(call: &Call) -> Exit {
+    match call.text("hashing-algorithm") {
+        "" | "sha256" | "rabbit_password_hashing_sha256" => {}
+        other => {
+            complain!("Error:\nthe hashing algorithm `{other}` is not available: use sha256");
+            return Exit::Data;
+        }
+    }
+    let password = call.text("password");
+    if password.is_empty() {
+        complain!("Error:\npassword cannot be an empty string");
+        return Exit::Data;
+    }
+    let user = User::with_password("", password.as_bytes(), salt(), Vec::new());
+    super::print(&format::text(call.formatter(), &STANDARD.encode(&user.password_hash)));
     Exit::Ok
 }
 
@@ -181,7 +205,7 @@ fn check_config(call: &Call) -> Exit {
     match config::load(&overrides, &Environment::new(&environment::process)) {
         Ok(configuration) => {
             for warning in &configuration.warnings {
-                eprintln!("Warning: {warning}");
+                complain!("Warning: {warning}");
             }
             let files: Vec<String> = configuration.files.iter().map(|file| file.display().to_string()).collect();
             let text = match files.is_empty() {
@@ -193,11 +217,11 @@ fn check_config(call: &Call) -> Exit {
         }
         Err(problems) => {
             for problem in &problems {
-                eprintln!("Error: {problem}");
+                complain!("Error: {problem}");
             }
             if call.formatter().is_for_programs() {
                 let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                println!("{}", json!({"result": "error", "problems": texts}));
+                say!("{}", json!({"result": "error", "problems": texts}));
             }
             Exit::Config
         }

@@ -42,22 +42,22 @@ fn overview(tool: Tool) -> String {
 /// A tool without a verb.
 pub fn tool(tool: Tool, asked: bool) -> Exit {
     if asked {
-        println!("{}", overview(tool));
+        say!("{}", overview(tool));
         return Exit::Ok;
     }
-    eprintln!("{}", overview(tool));
+    complain!("{}", overview(tool));
     Exit::Usage
 }
 
 /// `help [verb]`.
 pub fn help(tool: Tool, name: &str) -> Exit {
     if name.is_empty() {
-        println!("{}", overview(tool));
+        say!("{}", overview(tool));
         return Exit::Ok;
     }
     match verbs::find(tool, name) {
         Some(found) => {
-            println!("{}", verb(found));
+            say!("{}", verb(found));
             Exit::Ok
         }
         None => unknown(tool, name),
@@ -67,17 +67,17 @@ pub fn help(tool: Tool, name: &str) -> Exit {
 /// A verb that does not exist.
 pub fn unknown(tool: Tool, name: &str) -> Exit {
     match verbs::similar(tool, name) {
-        Some(similar) => eprintln!("Command '{name}' not found. Did you mean '{similar}'?"),
-        None => eprintln!("Command '{name}' not found."),
+        Some(similar) => complain!("Command '{name}' not found. Did you mean '{similar}'?"),
+        None => complain!("Command '{name}' not found."),
     }
     Exit::Usage
 }
 
 /// Wrong arguments.
 pub fn wrong(of: Option<&Verb>, why: &str) -> Exit {
-    eprintln!("Error (argument validation): {why}");
+    complain!("Error (argument validation): {why}");
     if let Some(of) = of {
-        eprintln!("{}", verb(of));
+        complain!("{}", verb(of));
     }
     Exit::Usage
 }

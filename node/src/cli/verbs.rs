@@ -45,6 +45,8 @@ pub enum Own {
     CheckConfig,
     /// The version that clients see.
     Version,
+    /// What is stored of a password.
+    HashPassword,
     /// Usage.
     Help,
 }
@@ -142,6 +144,14 @@ pub const VERBS: &[Verb] = &[
     .within(300),
     verb("stop", &["pidfile?"], "Stopping and halting node {node} ...", Kind::Own(Own::Stop)).options(&["idempotent"]),
     verb("shutdown", &[], "Shutting down node {node} ...", Kind::Own(Own::Shutdown)).options(&["no-wait"]).within(120),
+    verb(
+        "has_reached_target_cluster_size",
+        &[],
+        "Asking node {node} if its cluster has reached its target size ...",
+        Kind::Result("{text}"),
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
     verb("set_cluster_name", &["name"], "Setting cluster name to {name} ...", Kind::Done("")),
     verb("check_config", &["file?"], "", Kind::Own(Own::CheckConfig)),
     verb("version", &[], "", Kind::Own(Own::Version)).of(DIAGNOSTICS),
@@ -163,6 +173,8 @@ pub const VERBS: &[Verb] = &[
     verb("clear_password", &["user"], "Clearing password for user \"{user}\" ...", Kind::Done("")),
     verb("delete_user", &["user"], "Deleting user \"{user}\" ...", Kind::Done("")),
     verb("authenticate_user", &["user", "password<"], "Authenticating user \"{user}\" ...", Kind::Result("Success")),
+    verb("hash_password", &["password<"], "Will hash password ****", Kind::Own(Own::HashPassword))
+        .options(&["hashing-algorithm"]),
     verb("set_user_tags", &["user", "tags*"], "Setting tags for user \"{user}\" to {tags} ...", Kind::Done("")),
     // Permissions.
     verb(
@@ -355,6 +367,31 @@ pub const VERBS: &[Verb] = &[
                 "connected_at",
             ],
             default: &["user", "peer_host", "peer_port", "state"],
+        },
+    )
+    .within(60),
+    verb(
+        "list_channels",
+        &[],
+        "Listing channels ...",
+        Kind::Listing {
+            columns: &[
+                "pid",
+                "connection",
+                "name",
+                "number",
+                "user",
+                "vhost",
+                "transactional",
+                "confirm",
+                "consumer_count",
+                "messages_unacknowledged",
+                "messages_uncommitted",
+                "acks_uncommitted",
+                "messages_unconfirmed",
+                "prefetch_count",
+            ],
+            default: &["pid", "user", "consumer_count", "messages_unacknowledged"],
         },
     )
     .within(60),

@@ -48,6 +48,13 @@ pub const KEYS: &[(&str, Apply)] = &[
         Ok(())
     }),
     ("tcp_listen_options.nodelay", |d, _, v| set(&mut d.settings.listeners.nodelay, value::boolean(v))),
+    ("tcp_listen_options.keepalive", |d, _, v| set(&mut d.settings.listeners.keepalive, value::boolean(v))),
+    ("tcp_listen_options.sndbuf", |d, _, v| set(&mut d.settings.listeners.sndbuf, value::bytes(v).map(Some))),
+    ("tcp_listen_options.recbuf", |d, _, v| set(&mut d.settings.listeners.recbuf, value::bytes(v).map(Some))),
+    ("server_properties.*", |d, key, v| {
+        put(&mut d.settings.amqp091.server_properties, key, v.to_owned());
+        Ok(())
+    }),
     ("handshake_timeout", |d, _, v| set(&mut d.settings.amqp091.handshake_timeout, value::milliseconds(v))),
     ("auth_failure_delay", |d, _, v| set(&mut d.settings.amqp091.auth_failure_delay, value::milliseconds(v))),
     ("heartbeat", |d, _, v| {
@@ -83,6 +90,11 @@ pub const KEYS: &[(&str, Apply)] = &[
     }),
     ("max_connections", max_connections),
     ("connection_max", max_connections),
+    ("channel_max_per_node", |d, _, v| set(&mut d.settings.limits.channels_of_node, value::limit(v))),
+    ("consumer_max_per_channel", |d, _, v| set(&mut d.settings.limits.consumers_of_channel, value::limit(v))),
+    ("vhost_max", |d, _, v| set(&mut d.settings.limits.vhosts, value::limit(v))),
+    ("cluster_queue_limit", |d, _, v| set(&mut d.settings.limits.queues, value::limit(v))),
+    ("cluster_exchange_limit", |d, _, v| set(&mut d.settings.limits.exchanges, value::limit(v))),
     ("default_user", |d, _, v| name(&mut d.settings.defaults.user, v)),
     ("default_pass", |d, _, v| {
         if v.starts_with("encrypted:") {
@@ -175,6 +187,10 @@ pub const KEYS: &[(&str, Apply)] = &[
         d.settings.raft_data_dir = Some(v.into());
         Ok(())
     }),
+    ("raft.disk_stall_timeout", |d, _, v| match value::milliseconds(v)? {
+        std::time::Duration::ZERO => Err("must be more than 0".to_owned()),
+        time => set(&mut d.settings.disk_stall, Ok(time)),
+    }),
     ("shutdown.timeout", |d, _, v| {
         set(&mut d.settings.shutdown_timeout, value::duration(v, std::time::Duration::from_secs(1)))
     }),
@@ -209,15 +225,7 @@ pub const KEYS: &[(&str, Apply)] = &[
 
 /// Keys that are read and that nothing in this version acts on yet.
 pub const WITHOUT_EFFECT: &[&str] = &[
-    "auth_failure_delay",
-    "auth_mechanisms.*",
-    "cluster_formation.discovery_retry_limit",
-    "cluster_formation.discovery_retry_interval",
-    "cluster_formation.target_cluster_size_hint",
-    "metadata_store.khepri.snapshot_interval",
     "quorum_queue.commands_soft_limit",
-    "queue_leader_locator",
-    "queue_master_locator",
 ];
 
 fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {

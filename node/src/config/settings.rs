@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use super::value::Listen;
 
+pub use warren_broker::LeaderLocator;
+
 /// Everything that a node's configuration says.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -31,6 +33,8 @@ pub struct Settings {
     pub log: Log,
     /// Where the queue log lies, if not in the data directory.
     pub raft_data_dir: Option<PathBuf>,
+    /// A write to disk that takes longer costs the node its leaderships; six times that ends it.
+    pub disk_stall: Duration,
     /// How long an orderly stop may take.
     pub shutdown_timeout: Duration,
 }
@@ -44,6 +48,12 @@ pub struct Listeners {
     pub backlog: u32,
     /// Whether small packets are sent at once.
     pub nodelay: bool,
+    /// Whether the kernel probes idle peers.
+    pub keepalive: bool,
+    /// The kernel's send buffer in bytes, if it is not to choose.
+    pub sndbuf: Option<u64>,
+    /// The kernel's receive buffer in bytes, if it is not to choose.
+    pub recbuf: Option<u64>,
 }
 
 /// The port of AMQP over TCP.
@@ -74,6 +84,8 @@ pub struct Amqp091 {
     pub initial_frame_max: u32,
     /// Most channels of a connection; zero: no limit.
     pub channel_max: u16,
+    /// Entries that are added to what clients are told of the server, or replace it.
+    pub server_properties: Vec<(String, String)>,
 }
 
 /// Limits on what clients may do.
@@ -83,6 +95,16 @@ pub struct Limits {
     pub max_message_size: u64,
     /// Most client connections of this node.
     pub max_connections: Option<u64>,
+    /// Most channels of this node.
+    pub channels_of_node: Option<u64>,
+    /// Most consumers of a channel.
+    pub consumers_of_channel: Option<u64>,
+    /// Most virtual hosts of the cluster.
+    pub vhosts: Option<u64>,
+    /// Most queues of the cluster.
+    pub queues: Option<u64>,
+    /// Most exchanges of the cluster.
+    pub exchanges: Option<u64>,
 }
 
 /// What a blank node creates at its first boot.
@@ -147,7 +169,7 @@ pub struct Seed {
 pub struct Cluster {
     /// The nodes of `classic_config`, in the order of their keys.
     pub seeds: Vec<Seed>,
-    /// Attempts to reach discovery before giving up; `None`: for ever.
+    /// Attempts to join a cluster that is there before giving up; `None`: for ever.
     pub retry_limit: Option<u64>,
     /// Wait between two attempts.
     pub retry_interval: Duration,
@@ -175,15 +197,6 @@ pub enum QueueType {
     Classic,
     /// Replicated by Raft.
     Quorum,
-}
-
-/// Where a new queue's leader is placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaderLocator {
-    /// On the node that the client is connected to.
-    ClientLocal,
-    /// On the node that leads the fewest queues.
-    Balanced,
 }
 
 /// Queues.
@@ -265,7 +278,14 @@ impl Default for Settings {
     fn default() -> Self {
         let output = |enabled| LogOutput { enabled, level: LogLevel::Info, format: LogFormat::Plain };
         Settings {
-            listeners: Listeners { tcp: None, backlog: 128, nodelay: true },
+            listeners: Listeners {
+                tcp: None,
+                backlog: 128,
+                nodelay: true,
+                keepalive: false,
+                sndbuf: None,
+                recbuf: None,
+            },
             amqp091: Amqp091 {
                 handshake_timeout: Duration::from_secs(10),
                 auth_failure_delay: Duration::from_secs(3),
@@ -273,8 +293,17 @@ impl Default for Settings {
                 frame_max: 131_072,
                 initial_frame_max: 8192,
                 channel_max: 2047,
+                server_properties: Vec::new(),
             },
-            limits: Limits { max_message_size: 16 << 20, max_connections: None },
+            limits: Limits {
+                max_message_size: 16 << 20,
+                max_connections: None,
+                channels_of_node: None,
+                consumers_of_channel: None,
+                vhosts: None,
+                queues: None,
+                exchanges: None,
+            },
             defaults: Defaults {
                 user: "guest".to_owned(),
                 pass: "guest".to_owned(),
@@ -308,6 +337,7 @@ impl Default for Settings {
             peer: Peer { ip: None, port: PEER_PORT },
             log: Log { console: output(true), file: output(false), dir: None, file_name: None, categories: Vec::new() },
             raft_data_dir: None,
+            disk_stall: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(60),
         }
     }

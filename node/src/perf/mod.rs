@@ -45,7 +45,7 @@ pub fn run(options: Options) -> Exit {
     let plan = match options.plan() {
         Ok(plan) => plan,
         Err(why) => {
-            eprintln!("Error: {why}");
+            complain!("Error: {why}");
             return Exit::Usage;
         }
     };
@@ -64,14 +64,14 @@ pub fn run(options: Options) -> Exit {
     match result {
         Ok(outcome) => {
             if plan.json {
-                println!("{}", report::json(&plan, &outcome));
+                say!("{}", report::json(&plan, &outcome));
             } else {
-                print!("{}", report::text(&plan, &outcome));
+                crate::output::print(&report::text(&plan, &outcome));
             }
             if outcome.end.errors > 0 && !plan.reconnect { Exit::Unavailable } else { Exit::Ok }
         }
         Err(error) => {
-            eprintln!("Error: {error}");
+            complain!("Error: {error}");
             Exit::Unavailable
         }
     }

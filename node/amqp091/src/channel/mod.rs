@@ -11,7 +11,7 @@ mod topology;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use warren_broker::{Broker, Delivered, EventSender, Session};
+use warren_broker::{Broker, ChannelFigures, Connection, Delivered, EventSender, Session};
 use warren_proto::amqp091::{
     Assembly, BasicPublish, ContentHeader, Egress, Frame, FrameKind, FrameSink, Method, ProtocolError, ReplyCode,
     ShortStr, method_ids,
@@ -69,14 +69,21 @@ pub struct Channel {
     publisher: Publisher,
     /// The consumer of direct replies, if there is one.
     replies: Option<ReplyConsumer>,
+    /// What operators see of the channel.
+    listed: Arc<warren_broker::Channel>,
+    /// Something happened since that was told.
+    unlisted: bool,
 }
 
 impl Channel {
-    /// Opens the channel of that number.
-    pub fn open(number: u16, broker: &Arc<Broker>, events: EventSender) -> Self {
+    /// Opens the channel of that number on a connection.
+    pub fn open(number: u16, broker: &Arc<Broker>, events: EventSender, connection: &Connection) -> Self {
+        let session = Session::open(broker, events);
         Channel {
             number,
-            session: Session::open(broker, events),
+            listed: connection.open_channel(number, session.id()),
+            unlisted: false,
+            session,
             assembly: Assembly::default(),
             prefetch: 0,
             last_queue: None,
@@ -223,6 +230,23 @@ impl Channel {
         self.publisher.age();
         self.session.flush();
         self.write_confirms(egress);
+        self.unlisted = true;
+    }
+
+    /// Tells the listings how the channel stands, if it may have changed. Not done with every batch: it takes a look at
+    /// every publish that waits for its confirm.
+    pub fn list(&mut self) {
+        if !std::mem::take(&mut self.unlisted) {
+            return;
+        }
+        let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        self.listed.set_figures(ChannelFigures {
+            confirm: self.session.confirms_selected(),
+            consumers: count(self.session.consumer_count() + usize::from(self.replies.is_some())),
+            unacknowledged: count(self.session.unacknowledged()),
+            unconfirmed: count(self.session.unconfirmed()),
+            prefetch: self.prefetch,
+        });
     }
 
     fn write_confirms(&mut self, egress: &mut Egress) {

@@ -18,8 +18,6 @@ use super::link::{Link, LinkError};
 use crate::errors::from_broker;
 use crate::settings::Settings;
 
-/// How long a client waits after a failed login, so that guessing is slow.
-const LOGIN_FAILURE_DELAY: Duration = Duration::from_secs(3);
 /// How long a client that was refused may take to read why.
 const REFUSAL_DELAY: Duration = Duration::from_secs(3);
 
@@ -58,22 +56,13 @@ impl Mechanism {
         }
     }
 
-    fn offered(settings: &Settings) -> String {
-        let mut names = format!("{} {}", Mechanism::Plain.name(), Mechanism::AmqPlain.name());
-        if settings.anonymous.is_some() {
-            names.push(' ');
-            names.push_str(Mechanism::Anonymous.name());
-        }
-        names
+    fn offered(settings: &Settings) -> impl Iterator<Item = Self> + '_ {
+        let can = |mechanism: &Mechanism| *mechanism != Mechanism::Anonymous || settings.anonymous.is_some();
+        settings.mechanisms.iter().copied().filter(can)
     }
 
     fn chosen(name: &str, settings: &Settings) -> Option<Self> {
-        match name {
-            "PLAIN" => Some(Mechanism::Plain),
-            "AMQPLAIN" => Some(Mechanism::AmqPlain),
-            "ANONYMOUS" if settings.anonymous.is_some() => Some(Mechanism::Anonymous),
-            _ => None,
-        }
+        Mechanism::offered(settings).find(|mechanism| mechanism.name() == name)
     }
 }
 
@@ -268,7 +257,7 @@ async fn login(
 ) -> Result<(Mechanism, Arc<Stored<User>>), Failed> {
     let Some(mechanism) = Mechanism::chosen(&start_ok.mechanism, settings) else {
         warn!(%peer, mechanism = %start_ok.mechanism, "client asked for an authentication mechanism that is not offered");
-        tokio::time::sleep(LOGIN_FAILURE_DELAY).await;
+        tokio::time::sleep(settings.auth_failure_delay).await;
         return Err(Failed::Login);
     };
     let credentials = match (mechanism, &settings.anonymous) {
@@ -281,7 +270,7 @@ async fn login(
     };
     let Some(credentials) = credentials else {
         warn!(%peer, mechanism = mechanism.name(), "client sent an authentication response that cannot be read");
-        tokio::time::sleep(LOGIN_FAILURE_DELAY).await;
+        tokio::time::sleep(settings.auth_failure_delay).await;
         return Err(Failed::Login);
     };
     let loopback = peer.ip().to_canonical().is_loopback();
@@ -297,7 +286,7 @@ async fn login(
         }
         Err(error) => {
             warn!(%peer, user = credentials.user, mechanism = mechanism.name(), %error, "login refused");
-            tokio::time::sleep(LOGIN_FAILURE_DELAY).await;
+            tokio::time::sleep(settings.auth_failure_delay).await;
             Err(Failed::Login)
         }
     }
@@ -345,7 +334,7 @@ fn start(settings: &Settings) -> ConnectionStart {
         version_major: 0,
         version_minor: 9,
         server_properties: properties,
-        mechanisms: Bytes::from(Mechanism::offered(settings)),
+        mechanisms: Bytes::from(Mechanism::offered(settings).map(Mechanism::name).collect::<Vec<_>>().join(" ")),
         locales: Bytes::from_static(b"en_US"),
     }
 }
@@ -394,12 +383,20 @@ mod tests {
     #[test]
     fn anonymous_is_offered_only_when_it_is_configured() {
         let mut settings = Settings::default();
-        assert_eq!(Mechanism::offered(&settings), "PLAIN AMQPLAIN");
+        assert_eq!(start(&settings).mechanisms, "PLAIN AMQPLAIN");
         assert_eq!(Mechanism::chosen("ANONYMOUS", &settings), None);
         settings.anonymous = Some(AnonymousLogin { user: "guest".into(), password: "guest".into() });
-        assert_eq!(Mechanism::offered(&settings), "PLAIN AMQPLAIN ANONYMOUS");
+        assert_eq!(start(&settings).mechanisms, "PLAIN AMQPLAIN ANONYMOUS");
         assert_eq!(Mechanism::chosen("ANONYMOUS", &settings), Some(Mechanism::Anonymous));
         assert_eq!(Mechanism::chosen("EXTERNAL", &settings), None);
+    }
+
+    #[test]
+    fn a_mechanism_that_is_not_listed_is_neither_offered_nor_taken() {
+        let settings = Settings { mechanisms: vec![Mechanism::AmqPlain], ..Settings::default() };
+        assert_eq!(start(&settings).mechanisms, "AMQPLAIN");
+        assert_eq!(Mechanism::chosen("AMQPLAIN", &settings), Some(Mechanism::AmqPlain));
+        assert_eq!(Mechanism::chosen("PLAIN", &settings), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One connection: a task that reads, handles and writes, and owns the channels.
 
-mod handshake;
+pub mod handshake;
 mod heartbeat;
 mod inbound;
 mod link;

@@ -323,7 +323,10 @@ impl Running {
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let egress = &mut self.link.egress;
         match answer {
-            Ok(Answer::Silence) => Ok(()),
+            Ok(Answer::Silence) => {
+                self.touched.push(number);
+                Ok(())
+            }
             Ok(Answer::Method(method)) => {
                 method.write_frame(number, egress.buffer());
                 self.touched.push(number);
@@ -344,6 +347,7 @@ impl Running {
         let Some(Slot::Open(channel)) = self.channels.remove(&number) else {
             return Ok(());
         };
+        self.registered.close_channel(number);
         self.sessions.retain(|_, of| *of != number);
         self.blocking.remove(&number);
         self.note_blocked();
@@ -366,13 +370,7 @@ impl Running {
                 self.channels.insert(number, Slot::Closing);
             }
         }
-        self.count_channels();
         Ok(())
-    }
-
-    fn count_channels(&self) {
-        let open = self.channels.values().filter(|slot| matches!(slot, Slot::Open(_))).count();
-        self.registered.set_channels(open as u32);
     }
 
     fn unopened(&mut self, frame: Frame) -> Result<(), End> {
@@ -400,10 +398,19 @@ impl Running {
             let error = ProtocolError::new(ReplyCode::NotAllowed, text);
             return Err(error.in_method(warren_proto::amqp091::ChannelOpen::IDS).into());
         }
-        let channel = Channel::open(number, &self.context.broker, self.sender.clone());
+        if let Some(limit) = self.context.settings.channel_max_per_node
+            && self.context.broker.connections().channel_count() >= limit
+        {
+            let node = self.context.broker.name();
+            let text = format!(
+                "number of channels opened on node '{node}' has reached the maximum allowed limit of ({limit})"
+            );
+            let error = ProtocolError::new(ReplyCode::NotAllowed, text).on_connection();
+            return Err(error.in_method(warren_proto::amqp091::ChannelOpen::IDS).into());
+        }
+        let channel = Channel::open(number, &self.context.broker, self.sender.clone(), &self.registered);
         self.sessions.insert(channel.session_id(), number);
         self.channels.insert(number, Slot::Open(Box::new(channel)));
-        self.count_channels();
         ChannelOpenOk::default().write_frame(number, self.link.egress.buffer());
         Ok(())
     }
@@ -568,7 +575,13 @@ impl Running {
             self.link.rest();
             self.arena = BytesMut::new();
         }
-        self.end_batch()
+        self.end_batch()?;
+        for slot in self.channels.values_mut() {
+            if let Slot::Open(channel) = slot {
+                channel.list();
+            }
+        }
+        Ok(())
     }
 
     /// Ends the channels, tells the client what it has to know, and waits for its answer for a bounded time.

@@ -13,12 +13,16 @@ use serde::{Deserialize, Serialize};
 use warren_raft::transport::{CallTarget, Transport};
 
 use super::identity_file::{Cluster, Founder, NodeIdentity, random_u64};
+use crate::node::Retry;
 
 /// Method of the transport's calls that [`Hello`] answers.
 pub const HELLO: &str = "cluster.hello";
 /// Method by which a node asks to become a member.
 pub const JOIN: &str = "cluster.join";
 
+/// The first rounds are quicker.
+const QUICK_ROUNDS: u32 = 20;
+const QUICK_PAUSE: Duration = Duration::from_millis(200);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -64,31 +68,43 @@ pub enum Membership {
     Joined(Cluster),
 }
 
-/// Finds or founds the cluster. Runs until that is done; logs what it waits for.
-pub async fn find_cluster(identity: &NodeIdentity, me: &Peer, peers: &[Peer], transport: &Transport) -> Membership {
+/// Finds or founds the cluster; logs what it waits for. It waits for as long as it takes until the nodes that have to
+/// found the cluster are there; a cluster that is there and does not take the node in is asked again only so often, and
+/// then its reason is the error.
+pub async fn find_cluster(
+    identity: &NodeIdentity,
+    me: &Peer,
+    peers: &[Peer],
+    retry: Retry,
+    transport: &Transport,
+) -> Result<Membership, String> {
     let others: Vec<&Peer> = peers.iter().filter(|p| p.name != me.name).collect();
     let mut round = 0_u32;
+    let mut refused = 0_u64;
     loop {
         let hellos = ask_all(&others, transport).await;
         let clusters: Vec<&Cluster> = hellos.iter().filter_map(|h| h.cluster.as_ref()).collect();
         if let Some(cluster) = clusters.first() {
             let mine = cluster.founders.iter().find(|f| f.name == me.name && f.incarnation == identity.incarnation);
             if let Some(founder) = mine {
-                return Membership::Founder(Cluster { uid: founder.uid, ..(*cluster).clone() });
+                return Ok(Membership::Founder(Cluster { uid: founder.uid, ..(*cluster).clone() }));
             }
             match join(identity, me, &others, cluster, transport).await {
-                Ok(cluster) => return Membership::Joined(cluster),
+                Ok(cluster) => return Ok(Membership::Joined(cluster)),
+                Err(reason) if retry.limit.is_some_and(|limit| refused >= limit) => return Err(reason),
                 Err(reason) => tracing::warn!(%reason, "could not join the cluster yet"),
             }
+            refused += 1;
         } else if hellos.len() == others.len() && others.iter().all(|p| me.name < p.name) {
-            return Membership::Founder(found(identity, me, &others, &hellos));
+            return Ok(Membership::Founder(found(identity, me, &others, &hellos)));
         } else if round.is_multiple_of(10) {
             let missing: Vec<&str> =
                 others.iter().filter(|p| !hellos.iter().any(|h| h.name == p.name)).map(|p| p.name.as_str()).collect();
             tracing::info!(?missing, "waiting for the other nodes to form the cluster");
         }
         round += 1;
-        tokio::time::sleep(Duration::from_millis(if round < 20 { 200 } else { 1000 })).await;
+        // Nodes that are started together find each other at once.
+        tokio::time::sleep(if round < QUICK_ROUNDS { retry.pause.min(QUICK_PAUSE) } else { retry.pause }).await;
     }
 }
 

@@ -8,6 +8,7 @@ use warren_proto::amqp091::{FieldTable, FieldValue};
 use warren_queues::quorum::Config;
 
 use crate::error::BrokerError;
+use crate::node::LeaderLocator;
 
 /// How a queue type takes an argument.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,14 +134,25 @@ fn check_value(name: &str, value: &FieldValue, queue: Named<'_>) -> Result<(), B
             _ => Err(invalid(name, queue, "only version 2 is supported")),
         },
         "x-queue-leader-locator" => match value.as_str() {
-            Some("client-local") => Ok(()),
-            Some("balanced" | "random" | "least-leaders" | "min-masters") => {
-                Err(invalid(name, queue, "only client-local is available in this version of Warren"))
-            }
+            Some(text) if locator(text).is_some() => Ok(()),
             _ => Err(invalid(name, queue, "unknown leader locator")),
         },
         _ => Ok(()),
     }
+}
+
+/// The locator of a name. The names of older RabbitMQ versions spread leaders, so they mean `balanced`.
+fn locator(name: &str) -> Option<LeaderLocator> {
+    match name {
+        "client-local" => Some(LeaderLocator::ClientLocal),
+        "balanced" | "random" | "least-leaders" | "min-masters" => Some(LeaderLocator::Balanced),
+        _ => None,
+    }
+}
+
+/// Where a queue's arguments want its leader.
+pub(super) fn leader_locator(arguments: &FieldTable) -> Option<LeaderLocator> {
+    locator(arguments.get("x-queue-leader-locator")?.as_str()?)
 }
 
 /// How many members a quorum queue's arguments ask for.

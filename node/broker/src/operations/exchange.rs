@@ -33,6 +33,17 @@ pub struct ExchangeSpec {
 const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
 
 impl Broker {
+    fn check_exchange_limit(&self, name: &str) -> Result<(), BrokerError> {
+        let Some(limit) = self.config.limits.exchanges else { return Ok(()) };
+        let view = self.metadata.projections().load();
+        let vhosts = view.vhosts().filter_map(|vhost| view.vhost(&vhost.name));
+        if vhosts.map(|vhost| vhost.exchanges().count()).sum::<usize>() < limit {
+            return Ok(());
+        }
+        let text = format!("cannot declare exchange '{name}': exchange limit of {limit} is reached");
+        Err(BrokerError::PreconditionFailed(text))
+    }
+
     /// Declares an exchange, or checks that it exists.
     pub async fn exchange_declare(&self, cx: &Context, spec: ExchangeSpec) -> Result<(), BrokerError> {
         let name = clean_name(&spec.name);
@@ -67,6 +78,7 @@ impl Broker {
         if name.starts_with("amq.") {
             return Err(BrokerError::AccessRefused(format!("exchange name '{name}' contains reserved prefix 'amq.*'")));
         }
+        self.check_exchange_limit(&name)?;
         let reply = match self.metadata.write(wanted.create_or_get()).await {
             Ok(reply) => Ok(reply),
             Err(WriteError::Refused(error)) => Err(error),

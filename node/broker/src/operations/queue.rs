@@ -1,5 +1,6 @@
 //! Declaring, deleting and purging queues, and finding them for consumers (spec: amqp091.md, section 6).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{CreateOrGet, Member, Queue, QueueKind, Record, SessionOwner};
 use warren_metastore::tree::{AbortCode, MetaError};
 use warren_proto::amqp091::{FieldTable, FieldValue};
-use warren_proto::ids::{GroupId, Incarnation, MemberUid, SessionRef};
+use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId, SessionRef};
 
 use super::arguments::{self, Named};
 use super::exchange::bare;
@@ -16,7 +17,7 @@ use crate::access::{Permission, Resource};
 use crate::cluster::identity_file::random_u64;
 use crate::error::{BrokerError, no_queue};
 use crate::metadata::{WriteError, now_ms};
-use crate::node::{Broker, QUEUE_TIMEOUT};
+use crate::node::{Broker, LeaderLocator, QUEUE_TIMEOUT};
 use crate::queue::protocol::{QueueReply, QueueRequest, QueueStats};
 
 /// What names of the direct reply-to pseudo-queue begin with.
@@ -92,6 +93,7 @@ impl Broker {
         if kind == QueueKind::Quorum {
             check_quorum_flags(&spec, named)?;
         }
+        self.check_queue_limit(&spec.name)?;
         let queue = self.new_queue(cx, kind, &spec);
         let reply = match self.metadata.write(queue.create_or_get()).await {
             Ok(reply) => Ok(reply),
@@ -183,10 +185,26 @@ impl Broker {
         Ok(QueueDeclared { name, messages: stats.ready, consumers: stats.consumers.len() as u64 })
     }
 
+    fn check_queue_limit(&self, name: &str) -> Result<(), BrokerError> {
+        match self.config.limits.queues {
+            Some(limit) if self.metadata.projections().load().queues().count() >= limit => {
+                Err(BrokerError::PreconditionFailed(format!(
+                    "cannot declare queue '{name}': queue limit in cluster ({limit}) is reached"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn new_queue(&self, cx: &Context, kind: QueueKind, spec: &QueueSpec) -> Queue {
+        let locator = arguments::leader_locator(&spec.arguments).unwrap_or(self.config.leader_locator);
+        let home = match locator {
+            LeaderLocator::Balanced if !spec.exclusive => self.least_loaded_node(),
+            _ => self.me,
+        };
         let members = match kind {
             QueueKind::Classic => Vec::new(),
-            QueueKind::Quorum => self.place(arguments::initial_group_size(&spec.arguments)),
+            QueueKind::Quorum => self.place(home, arguments::initial_group_size(&spec.arguments)),
         };
         Queue {
             vhost: cx.vhost.clone(),
@@ -201,7 +219,7 @@ impl Broker {
             }),
             arguments: bare(&spec.arguments),
             group: new_group(),
-            home: self.me,
+            home,
             members,
             user: cx.user.name.clone(),
             created_ms: now_ms(),
@@ -209,13 +227,28 @@ impl Broker {
         }
     }
 
-    /// Chooses the nodes of a new quorum queue: this one, then running ones, then others; which of the others rotates.
-    fn place(&self, size: Option<usize>) -> Vec<Member> {
+    /// The running node that leads the fewest queues; this one where it is no worse than the others.
+    fn least_loaded_node(&self) -> NodeId {
+        let mut leaders: HashMap<NodeId, usize> = HashMap::new();
+        for target in self.metadata.projections().load().queues() {
+            if let Some(leader) = self.leader_of(target) {
+                *leaders.entry(leader).or_default() += 1;
+            }
+        }
+        let nodes = self.metadata.nodes();
+        let running = nodes.iter().map(|n| n.id).filter(|id| *id == self.me || self.links.is_up(*id));
+        let load = |id: &NodeId| (leaders.get(id).copied().unwrap_or_default(), *id != self.me);
+        running.min_by_key(load).unwrap_or(self.me)
+    }
+
+    /// Chooses the nodes of a new quorum queue: its first leader's, then running ones, then others; which of the others
+    /// rotates.
+    fn place(&self, home: NodeId, size: Option<usize>) -> Vec<Member> {
         let size = size.unwrap_or(self.config.quorum_size as usize).max(1);
         let mut nodes = self.metadata.nodes();
         let turn = (random_u64() % nodes.len().max(1) as u64) as usize;
         nodes.rotate_left(turn);
-        nodes.sort_by_key(|n| (n.id != self.me, !self.links.is_up(n.id)));
+        nodes.sort_by_key(|n| (n.id != home, n.id != self.me && !self.links.is_up(n.id)));
         nodes
             .iter()
             .take(size)

@@ -5,6 +5,7 @@ mod shard;
 mod status;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod writer;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::machine::{EntryReader, Role, StateMachine};
 use registry::Registry;
 pub(crate) use shard::whose;
 use shard::{Bulk, Mail, MailboxWaker, Shard, Waiting};
+use watch::Progress;
 use writer::{Notified, WriterStats};
 
 /// Mails that may wait in a shard's mailbox; what does not fit is given back to its sender.
@@ -52,12 +54,14 @@ pub struct HostConfig {
     pub cache_bytes: usize,
     /// Prefix of the threads' names.
     pub name: String,
+    /// A write of the log that takes longer than this is reported as failed: the disk does not answer.
+    pub stall_limit: Duration,
     /// Pace of the drivers. Its seed should differ from one start of the process to the next.
     pub driver: DriverConfig,
 }
 
 impl HostConfig {
-    /// Defaults: a shard per core, at most 8; ticks of 100 ms; 128 MiB of entries.
+    /// Defaults: a shard per core, at most 8; ticks of 100 ms; 128 MiB of entries; a minute for a write.
     pub fn new(node: NodeId, seed: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         HostConfig {
@@ -65,6 +69,7 @@ impl HostConfig {
             tick: Duration::from_millis(100),
             cache_bytes: 128 << 20,
             name: "raft".into(),
+            stall_limit: Duration::from_secs(60),
             driver: DriverConfig::new(node, seed),
         }
     }
@@ -74,7 +79,8 @@ impl HostConfig {
 pub struct HostHooks {
     /// Roles, memberships, stopped groups.
     pub on_event: Box<dyn Fn(Event) + Send + Sync>,
-    /// The log could not be written. Nothing is acknowledged from then on; the process is to exit.
+    /// The log could not be written, or a write does not end. Nothing is acknowledged from then on; the process is to
+    /// exit.
     pub on_fatal: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
@@ -209,7 +215,7 @@ impl<M: StateMachine> Host<M> {
         }
         drop((write_to, bulk_to));
         let mailboxes = start.mailboxes.clone();
-        let threads = start.spawn(&config.name, store, to_write, to_bulk, stats.clone(), hooks)?;
+        let threads = start.spawn(&config, store, to_write, to_bulk, stats.clone(), hooks)?;
         let node = config.driver.node;
         let inner = Inner { node, mailboxes, registry, cache, unopened, stats, threads: Mutex::new(threads) };
         Ok(Host { inner: Arc::new(inner) })
@@ -516,23 +522,35 @@ impl<M: StateMachine> Default for Starting<M> {
 impl<M: StateMachine> Starting<M> {
     fn spawn(
         self,
-        name: &str,
+        config: &HostConfig,
         store: Arc<dyn LogStore>,
         to_write: Receiver<writer::Handed>,
         to_bulk: Receiver<Bulk>,
         stats: Arc<WriterStats>,
         hooks: Arc<HostHooks>,
     ) -> std::io::Result<Vec<JoinHandle<()>>> {
-        let named = |what: String| std::thread::Builder::new().name(format!("{name}-{what}"));
+        let named = |what: String| std::thread::Builder::new().name(format!("{}-{what}", config.name));
         let mut threads = Vec::new();
         for shard in self.shards {
             threads.push(named(format!("shard-{}", shard.number)).spawn(move || shard.run())?);
         }
         let (log, notified) = (store.clone(), self.notified);
         let fatal: Arc<dyn Fn(StoreError) + Send + Sync> = Arc::new(move |error| (hooks.on_fatal)(error));
-        threads.push(named("writer".into()).spawn(move || writer::run(log, to_write, notified, stats, fatal))?);
+        let (progress, limit) = (Arc::new(Progress::default()), config.stall_limit);
+        let (writer, watched) = crossbeam_channel::bounded(0);
+        let (watching, stalled) = (progress.clone(), fatal.clone());
+        threads.push(named("watch".into()).spawn(move || {
+            if watch::stalls(&watching, limit, &watched) {
+                stalled(StoreError::Write(format!("a write has not ended after {limit:?}: the disk does not answer")));
+            }
+        })?);
+        let failed = fatal.clone();
+        threads.push(named("writer".into()).spawn(move || {
+            writer::run(log, to_write, notified, stats, progress, fatal);
+            drop(writer);
+        })?);
         let mailboxes = self.mailboxes;
-        threads.push(named("bulk".into()).spawn(move || run_bulk(&*store, &to_bulk, &mailboxes))?);
+        threads.push(named("bulk".into()).spawn(move || run_bulk(&*store, &to_bulk, &mailboxes, &*failed))?);
         Ok(threads)
     }
 }
@@ -541,7 +559,12 @@ impl<M: StateMachine> Starting<M> {
 const MAINTAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Reads and stages for snapshot transfers, and lets the store tidy up in between.
-fn run_bulk<M: StateMachine>(store: &dyn LogStore, queue: &Receiver<Bulk>, shards: &[Sender<Mail<M>>]) {
+fn run_bulk<M: StateMachine>(
+    store: &dyn LogStore,
+    queue: &Receiver<Bulk>,
+    shards: &[Sender<Mail<M>>],
+    fatal: &dyn Fn(StoreError),
+) {
     let mut next = std::time::Instant::now() + MAINTAIN_EVERY;
     loop {
         match queue.recv_deadline(next) {
@@ -557,6 +580,10 @@ fn run_bulk<M: StateMachine>(store: &dyn LogStore, queue: &Receiver<Bulk>, shard
         if std::time::Instant::now() >= next {
             if let Err(error) = store.maintain() {
                 tracing::error!(%error, "log maintenance failed");
+                if matches!(error, StoreError::Write(_)) {
+                    fatal(error);
+                    return;
+                }
             }
             next = std::time::Instant::now() + MAINTAIN_EVERY;
         }

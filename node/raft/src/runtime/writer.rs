@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 
 use super::shard::Waker;
+use super::watch::Progress;
 use crate::driver::WriteBatch;
 use crate::log_store::{LogStore, StoreError, Write};
 
@@ -45,6 +46,7 @@ pub(super) fn run(
     queue: Receiver<Handed>,
     shards: Vec<Notified>,
     stats: Arc<WriterStats>,
+    progress: Arc<Progress>,
     fatal: Arc<dyn Fn(StoreError) + Send + Sync>,
 ) {
     let mut writes: Vec<Write> = Vec::new();
@@ -65,7 +67,10 @@ pub(super) fn run(
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
             }
         }
-        if let Err(error) = store.write(&writes) {
+        progress.step();
+        let written = store.write(&writes);
+        progress.step();
+        if let Err(error) = written {
             tracing::error!(%error, "the log cannot be written; nothing is acknowledged any more");
             fatal(error);
             // Shards must not block on a queue that nobody empties.
