@@ -83,6 +83,55 @@ fn help_and_versions_succeed() {
     assert_eq!(warren(&["ctl", "version"]).stdout, "4.3.0\n");
 }
 
+/// Runs it with a reader that leaves before anything is printed.
+fn without_a_reader(arguments: &[&str]) -> Ran {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let errors = writer.try_clone().unwrap();
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("warren"));
+    let mut child = command
+        .args(arguments)
+        .env("HOME", "/nonexistent")
+        .stdin(std::process::Stdio::null())
+        .stdout(writer)
+        .stderr(errors)
+        .spawn()
+        .unwrap();
+    Ran { code: child.wait().unwrap().code(), stdout: String::new(), stderr: String::new() }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    for (arguments, code) in [
+        (&["ctl", "--help"][..], 0),
+        (&["ctl", "help", "list_queues"], 0),
+        (&["ctl", "version"], 0),
+        (&["--help"], 0),
+        (&["ctl", "rename_cluster_node", "a", "b"], 0),
+        (&["ctl"], 64),
+        (&["ctl", "no_such_verb"], 64),
+        (&["ctl", "--data-dir", "/nonexistent", "-n", "no@localhost", "list_queues"], 69),
+    ] {
+        assert_eq!(without_a_reader(arguments).code, Some(code), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_password_is_hashed_with_a_new_salt_each_time() {
+    let hashed = || warren(&["ctl", "-s", "hash_password", "secret"]);
+    let (first, second) = (hashed(), hashed());
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    // Salt of 4 octets and SHA-256 of 32, in base64.
+    assert_eq!(first.stdout.trim().len(), 48, "{}", first.stdout);
+    assert_ne!(first.stdout, second.stdout);
+    let mut command = Command::cargo_bin("warren").unwrap();
+    let read = run(command.args(["ctl", "-s", "hash_password"]).write_stdin("secret\n"));
+    assert_eq!((read.code, read.stdout.trim().len()), (Some(0), 48), "{}", read.stderr);
+    assert_eq!(warren(&["ctl", "hash_password", "x", "--hashing-algorithm", "md5"]).code, Some(65));
+    let mut command = Command::cargo_bin("warren").unwrap();
+    assert_eq!(run(command.args(["ctl", "hash_password"]).write_stdin("")).code, Some(65));
+}
+
 #[test]
 fn a_dry_run_checks_the_arguments_and_asks_nobody() {
     assert_eq!(warren(&["ctl", "--dry-run", "delete_user", "a"]).code, Some(0));

@@ -44,10 +44,15 @@ fn start(folder: &Path, port: u16) -> Child {
 
 impl Node {
     fn start() -> Self {
+        Node::start_with("")
+    }
+
+    /// With more lines in its configuration.
+    fn start_with(more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (port, peer_port) = (free_port(), free_port());
         let settings = format!(
-            "listeners.tcp.1 = 127.0.0.1:{port}\npeer.ip = 127.0.0.1\npeer.port = {peer_port}\nlog.console.formatter = json\n"
+            "listeners.tcp.1 = 127.0.0.1:{port}\npeer.ip = 127.0.0.1\npeer.port = {peer_port}\nlog.console.formatter = json\n{more}"
         );
         std::fs::write(folder.path().join("w.conf"), settings).unwrap();
         let process = start(folder.path(), port);
@@ -140,6 +145,18 @@ fn queues_are_listed_as_rabbitmqctl_lists_them() {
     assert_eq!(node.ctl(&["delete_queue", "three", "--if-empty"]).code, Some(0));
     assert_eq!(node.ctl(&["delete_queue", "three"]).code, Some(65));
     assert_eq!(node.ctl(&["quorum_status", "three"]).code, Some(65));
+}
+
+#[test]
+fn limits_of_the_configuration_are_kept_to() {
+    let node = Node::start_with("vhost_max = 2\ncluster_formation.target_cluster_size_hint = 2\n");
+    assert_eq!(node.ctl(&["add_vhost", "second"]).code, Some(0));
+    let third = node.ctl(&["add_vhost", "third"]);
+    assert_eq!(third.code, Some(69));
+    assert!(third.stderr.contains("limit of 2 is reached"), "{}", third.stderr);
+    assert_eq!(node.ctl(&["add_vhost", "second"]).code, Some(0), "one that is there already");
+    let reached = node.ctl(&["has_reached_target_cluster_size"]);
+    assert!(reached.stdout.contains("1 of 2 nodes"), "{}", reached.stdout);
 }
 
 #[test]

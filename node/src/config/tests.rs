@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::settings::{LogFormat, LogLevel, QueueType};
+use super::settings::{LogFormat, LogLevel, Mechanism, QueueType};
 use super::*;
 
 fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Configuration, Vec<String>> {
@@ -83,8 +83,36 @@ fn known_keys_without_effect_warn_once_and_are_still_checked() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].text.contains("vm_memory_high_watermark.relative"));
     assert!(load_text("management.tcp.port = x\n", &[]).is_err());
-    assert_eq!(load_text("queue_leader_locator = balanced\n", &[]).unwrap().warnings.len(), 1);
+    assert_eq!(load_text("quorum_queue.commands_soft_limit = 8\n", &[]).unwrap().warnings.len(), 1);
+    assert_eq!(load_text("queue_leader_locator = balanced\n", &[]).unwrap().warnings.len(), 0);
     assert!(load_text("queue_leader_locator = anywhere\n", &[]).is_err());
+}
+
+#[test]
+fn limits_and_properties_are_read() {
+    let text = "
+        auth_mechanisms.1 = AMQPLAIN
+        auth_failure_delay = 500ms
+        tcp_listen_options.sndbuf = 64KiB
+        tcp_listen_options.keepalive = true
+        channel_max_per_node = 100
+        consumer_max_per_channel = infinity
+        vhost_max = 3
+        server_properties.site = Leiden
+        raft.disk_stall_timeout = 5s
+    ";
+    let found = load_text(text, &[]).unwrap();
+    assert!(found.warnings.is_empty(), "{:?}", found.warnings);
+    let settings = found.settings;
+    assert_eq!(settings.auth.mechanisms, [Mechanism::AmqPlain]);
+    assert_eq!(settings.amqp091.auth_failure_delay, Duration::from_millis(500));
+    assert_eq!((settings.listeners.sndbuf, settings.listeners.keepalive), (Some(65_536), true));
+    assert_eq!((settings.limits.channels_of_node, settings.limits.consumers_of_channel), (Some(100), None));
+    assert_eq!(settings.limits.vhosts, Some(3));
+    assert_eq!(settings.amqp091.server_properties, [("site".to_owned(), "Leiden".to_owned())]);
+    assert_eq!(settings.disk_stall, Duration::from_secs(5));
+    assert!(load_text("raft.disk_stall_timeout = 0\n", &[]).is_err());
+    assert!(load_text("auth_mechanisms.1 = EXTERNAL\n", &[]).is_err());
 }
 
 #[test]
