@@ -46,7 +46,15 @@ impl Node {
     ) -> io::Result<Node> {
         fs::create_dir_all(folder.join("home"))?;
         fs::write(folder.join("warren.conf"), configuration)?;
-        Ok(Node { name, amqp_port, folder, secret: secret.to_owned(), binary: binary.to_owned(), process: None, disk: None })
+        Ok(Node {
+            name,
+            amqp_port,
+            folder,
+            secret: secret.to_owned(),
+            binary: binary.to_owned(),
+            process: None,
+            disk: None,
+        })
     }
 
     /// The node's name, `wN@localhost`.

@@ -127,3 +127,22 @@ fn users_vhosts_and_permissions_are_seen_on_every_node() {
     let unknown = cluster[0].ctl(&["delete_user", "nobody"]);
     assert_eq!(unknown.status.code(), Some(67));
 }
+
+#[test]
+fn a_blank_node_that_its_cluster_cannot_take_in_gives_up_and_joins_once_it_can() {
+    let setup = Setup::new()
+        .line("cluster_formation.discovery_retry_limit = 2")
+        .line("cluster_formation.discovery_retry_interval = 100");
+    let mut cluster = setup.start(3);
+    cluster[1].stop(Stop::Kill);
+    cluster[2].stop(Stop::Kill);
+    cluster[2].wipe();
+    // One of three is no majority: it knows the cluster and cannot change its members.
+    cluster[2].start();
+    let status = wait_for("the node to give up", Duration::from_secs(120), || cluster[2].exited());
+    assert_eq!(status.code(), Some(75), "ended with {status}");
+    let log = cluster[2].log();
+    assert!(log.contains("the cluster did not take this node in"), "the reason is not named: {log}");
+    cluster.start_all();
+    forms_one_cluster(&cluster);
+}

@@ -127,11 +127,8 @@ impl Broker {
         };
         let queues = {
             let groups = Arc::clone(&groups);
-            let settings = HostConfig {
-                shards: shards(config.shards),
-                name: "queue".into(),
-                ..host_config(&config, &sessions)
-            };
+            let settings =
+                HostConfig { shards: shards(config.shards), name: "queue".into(), ..host_config(&config, &sessions) };
             let hooks = hooks("queues", false);
             Host::start(settings, queue_store.clone(), sink(&transport), hooks, move |_, init| {
                 let arguments = FieldTable::decode_bare(init).unwrap_or_default();

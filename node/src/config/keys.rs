@@ -24,6 +24,10 @@ pub struct Draft {
     pub anonymous_user: Option<String>,
     /// `anonymous_login_pass`.
     pub anonymous_pass: Option<String>,
+    /// `queue_leader_locator`.
+    pub leader_locator: Option<LeaderLocator>,
+    /// Its older name, which counts where the newer one is not set.
+    pub master_locator: Option<LeaderLocator>,
     /// Host for bare node names.
     pub host: String,
 }
@@ -177,8 +181,8 @@ pub const KEYS: &[(&str, Apply)] = &[
     ("quorum_queue.commands_soft_limit", |d, _, v| {
         set(&mut d.settings.queues.commands_soft_limit, value::integer(v, 1..=1_000_000))
     }),
-    ("queue_leader_locator", |d, _, v| set(&mut d.settings.queues.leader_locator, leader_locator(v))),
-    ("queue_master_locator", |d, _, v| set(&mut d.settings.queues.leader_locator, leader_locator(v))),
+    ("queue_leader_locator", |d, _, v| set(&mut d.leader_locator, leader_locator(v).map(Some))),
+    ("queue_master_locator", |d, _, v| set(&mut d.master_locator, leader_locator(v).map(Some))),
     ("peer.ip", |d, _, v| set(&mut d.settings.peer.ip, value::ip(v).map(Some))),
     ("peer.port", |d, _, v| set(&mut d.settings.peer.port, value::port(v))),
     ("distribution.listener.port_range.min", |d, _, v| set(&mut d.settings.peer.port, value::port(v))),
@@ -224,9 +228,7 @@ pub const KEYS: &[(&str, Apply)] = &[
 ];
 
 /// Keys that are read and that nothing in this version acts on yet.
-pub const WITHOUT_EFFECT: &[&str] = &[
-    "quorum_queue.commands_soft_limit",
-];
+pub const WITHOUT_EFFECT: &[&str] = &["quorum_queue.commands_soft_limit"];
 
 fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
     *field = value?;

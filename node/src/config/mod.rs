@@ -257,6 +257,9 @@ fn finish(draft: Draft, problems: &mut Vec<Problem>) -> Settings {
         }
         settings.auth.mechanisms = mechanisms;
     }
+    if let Some(locator) = draft.leader_locator.or(draft.master_locator) {
+        settings.queues.leader_locator = locator;
+    }
     if let Some(users) = draft.loopback {
         settings.auth.loopback_users = users;
     }

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::settings::{LogFormat, LogLevel, Mechanism, QueueType};
+use super::settings::{LeaderLocator, LogFormat, LogLevel, Mechanism, QueueType};
 use super::*;
 
 fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Configuration, Vec<String>> {
@@ -85,6 +85,10 @@ fn known_keys_without_effect_warn_once_and_are_still_checked() {
     assert!(load_text("management.tcp.port = x\n", &[]).is_err());
     assert_eq!(load_text("quorum_queue.commands_soft_limit = 8\n", &[]).unwrap().warnings.len(), 1);
     assert_eq!(load_text("queue_leader_locator = balanced\n", &[]).unwrap().warnings.len(), 0);
+    let both = "queue_leader_locator = client-local\nqueue_master_locator = min-masters\n";
+    assert_eq!(load_text(both, &[]).unwrap().settings.queues.leader_locator, LeaderLocator::ClientLocal);
+    let old = load_text("queue_master_locator = min-masters\n", &[]).unwrap();
+    assert_eq!(old.settings.queues.leader_locator, LeaderLocator::Balanced);
     assert!(load_text("queue_leader_locator = anywhere\n", &[]).is_err());
 }
 

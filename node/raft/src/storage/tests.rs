@@ -467,7 +467,7 @@ fn a_torn_last_record_is_cut_and_everything_before_it_is_there() {
 }
 
 #[test]
-fn damage_before_the_tail_is_refused_and_names_the_repair() {
+fn damage_before_the_tail_is_refused_and_names_the_file_and_the_repair() {
     let dir = TempDir::new().unwrap();
     let store = open(&dir);
     store.write(&[Write::Create(record(G))]).unwrap();
@@ -482,6 +482,7 @@ fn damage_before_the_tail_is_refused_and_names_the_repair() {
     fs::write(&wal, bytes).unwrap();
     let error = RocksStore::open(dir.path(), small()).err().unwrap();
     assert!(matches!(&error, StoreError::Corrupt(why) if why.contains("delete its data directory")), "{error}");
+    assert!(error.to_string().contains(&wal.display().to_string()), "{error}");
 }
 
 #[test]
