@@ -18,11 +18,11 @@ pub enum Exit {
     Unavailable = 69,
     /// An internal error; also "already exists" for users.
     Software = 70,
-    /// The server stopped itself after a failed write or sync of its log.
+    /// The server stopped itself after a failed write or sync of its log, or since its disk does not answer.
     Io = 74,
     /// Time ran out, including the wait for a majority.
     Timeout = 75,
-    /// A configuration error.
+    /// The server cannot start until somebody does something: a configuration error, or damaged data.
     Config = 78,
 }
 

@@ -131,7 +131,7 @@ impl RocksStore {
     pub fn open(path: impl AsRef<Path>, config: StoreConfig) -> Result<RocksStore, StoreError> {
         let path = path.as_ref();
         let db = open_database(path, &config)?;
-        let recovered = recovery::recover(&db)?;
+        let recovered = recovery::recover(&db).map_err(|error| in_folder(path, error))?;
         let now = Instant::now();
         let store = RocksStore {
             path: path.to_owned(),
@@ -235,14 +235,22 @@ fn family<'a>(db: &'a DB, name: &'static str) -> Result<&'a ColumnFamily, StoreE
     db.cf_handle(name).ok_or_else(|| StoreError::Read(format!("column family {name} is missing")))
 }
 
+/// Says which database is damaged.
+fn in_folder(path: &Path, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Corrupt(why) => StoreError::Corrupt(format!("{}: {why}", path.display())),
+        other => other,
+    }
+}
+
 fn open_database(path: &Path, config: &StoreConfig) -> Result<DB, StoreError> {
     let found = wal_tail::check(path).map_err(|e| StoreError::Read(format!("{}: {e}", path.display())))?;
     if let Some(wal_tail::Damage { file, after }) = found {
         return Err(values::corrupt(format_args!("{} is damaged after {after} bytes", file.display())));
     }
     DB::open_cf_descriptors(&options::database(config)?, path, options::families(config)).map_err(|e| match e.kind() {
-        rocksdb::ErrorKind::Corruption => values::corrupt(e),
-        _ if lacks_manifest(path) => values::corrupt(e),
+        rocksdb::ErrorKind::Corruption => in_folder(path, values::corrupt(e)),
+        _ if lacks_manifest(path) => in_folder(path, values::corrupt(e)),
         _ => StoreError::Read(format!("{}: {e}", path.display())),
     })
 }
