@@ -287,7 +287,27 @@ fn killed(dir: &Path, begin: u64, random: &mut Random) -> Option<(u64, PathBuf, 
     last
 }
 
-/// A power cut: of what was written after the last acknowledged sync, anything may be missing or different.
+/// Where the last record begins of those from `at` on. Every record is synced before the next is written, so a power cut
+/// reaches no other, whatever the child had come to report.
+fn last_record(log: &[u8], mut at: usize) -> usize {
+    const BLOCK: usize = 32 << 10;
+    const HEADER: usize = 7;
+    let mut begin = at;
+    loop {
+        let left = BLOCK - at % BLOCK;
+        if left < HEADER {
+            at += left;
+        }
+        let Some(header) = log.get(at..at + HEADER) else { return begin };
+        // A full fragment, or the first of several.
+        if matches!(header[6], 1 | 2) {
+            begin = at;
+        }
+        at += HEADER + usize::from(u16::from_le_bytes([header[4], header[5]]));
+    }
+}
+
+/// A power cut: of the write after the last sync, anything may be missing or different.
 fn cut_power(dir: &Path, acknowledged: &Path, synced: u64, random: &mut Random) {
     let Some((log, length)) = newest_log(dir) else {
         return;
@@ -298,7 +318,8 @@ fn cut_power(dir: &Path, acknowledged: &Path, synced: u64, random: &mut Random) 
         return;
     }
     let mut bytes = fs::read(&log).unwrap();
-    let from = (synced + random.below(length - synced)) as usize;
+    let torn = last_record(&bytes, synced as usize);
+    let from = torn + random.below(length - torn as u64) as usize;
     match random.below(3) {
         0 => bytes.truncate(from),
         1 => bytes[from..].fill(0),
