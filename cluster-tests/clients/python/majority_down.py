@@ -12,7 +12,8 @@ import pika
 
 import scenario
 
-MARGIN = 5
+# beside the timeout: a consumer's session is given five seconds to end before its client is told
+MARGIN = 8
 
 
 class Pending:
