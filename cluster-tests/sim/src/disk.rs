@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use warren_proto::ids::GroupId;
+use warren_proto::ids::{GroupId, MemberUid};
 use warren_raft::log_store::{Entry, GroupRecord, HardState, LogStore, SnapshotMeta, StoreError, Write};
 
 /// The logs of one node's groups. What the driver reads is what is durable: the real store syncs before it shows.
@@ -46,14 +46,20 @@ impl SimDisk {
         self.inner.lock().pending.push_back((number, writes));
     }
 
-    /// Makes the oldest write that waits durable; answers its number. An error is a write that no store could take.
-    pub fn sync(&self) -> Result<Option<u64>, StoreError> {
+    /// Makes the writes up to this number durable. An error is a write that no store could take.
+    pub fn sync(&self, up_to: u64) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
-        let Some((number, writes)) = inner.pending.pop_front() else { return Ok(None) };
-        for write in &writes {
-            inner.apply(write)?;
+        while let Some((_, writes)) = inner.pending.pop_front_if(|(number, _)| *number <= up_to) {
+            for write in &writes {
+                inner.apply(write)?;
+            }
         }
-        Ok(Some(number))
+        Ok(())
+    }
+
+    /// The number of the newest write that waits.
+    pub fn newest_pending(&self) -> Option<u64> {
+        self.inner.lock().pending.back().map(|(number, _)| *number)
     }
 
     /// How many writes wait for a sync.
@@ -76,19 +82,24 @@ impl SimDisk {
         Ok(())
     }
 
-    /// How much of an entry is durable here.
-    pub fn held(&self, group: GroupId, index: u64) -> Held {
+    /// How much of an entry this member has durable here.
+    pub fn held(&self, group: GroupId, member: MemberUid, index: u64) -> Held {
         let inner = self.inner.lock();
-        let Some(stored) = inner.groups.get(&group) else { return Held::Missing };
+        let Some(stored) = inner.member(group, member) else { return Held::Missing };
         if index <= stored.floor() {
             return Held::Covered;
         }
         stored.entries.get(&index).map_or(Held::Missing, |e| Held::Entry(e.term))
     }
 
-    /// The durable hard state.
-    pub fn hard_state(&self, group: GroupId) -> Option<HardState> {
-        self.inner.lock().groups.get(&group).map(|s| s.record.hard_state)
+    /// The durable hard state of this member.
+    pub fn hard_state(&self, group: GroupId, member: MemberUid) -> HardState {
+        self.inner.lock().member(group, member).map(|s| s.record.hard_state).unwrap_or_default()
+    }
+
+    /// The last durable index of this member's log.
+    pub fn written(&self, group: GroupId, member: MemberUid) -> u64 {
+        self.inner.lock().member(group, member).map_or(0, |s| s.record.last_index)
     }
 
     /// The last durable index of a group's log.
@@ -112,6 +123,11 @@ impl SimDisk {
 }
 
 impl Inner {
+    /// What is stored for a group, if it is this member's and not a former one's.
+    fn member(&self, group: GroupId, member: MemberUid) -> Option<&Stored> {
+        self.groups.get(&group).filter(|stored| stored.record.me == member)
+    }
+
     fn stored(&mut self, group: GroupId) -> Result<&mut Stored, StoreError> {
         self.groups.get_mut(&group).ok_or_else(|| StoreError::Write(format!("no group {group}")))
     }

@@ -30,6 +30,7 @@ enum Fault {
     Transfer,
     Nudge,
     Clock,
+    Members,
 }
 
 impl World {
@@ -38,6 +39,9 @@ impl World {
         self.network.set_calm(false);
         self.next_fault();
         self.after(100_000, Happening::Read);
+        if self.plan.faults.members > 0 {
+            self.after(100_000, Happening::Tend);
+        }
     }
 
     fn next_fault(&mut self) {
@@ -60,6 +64,7 @@ impl World {
             (w.transfer, Fault::Transfer),
             (w.nudge, Fault::Nudge),
             (w.clock, Fault::Clock),
+            (w.members, Fault::Members),
         ];
         let mut at = self.faults.below(table.iter().map(|(weight, _)| weight).sum());
         table
@@ -118,6 +123,7 @@ impl World {
                 let jump = self.faults.below(MOST_SKEW_MS);
                 self.nodes[node].skew_ms = jump;
             }
+            Fault::Members => self.wish_members(),
         }
     }
 

@@ -6,11 +6,13 @@
 //! all nodes, disks and clients with what must hold; when the faults are over, everything must come to rest.
 
 pub mod client;
+mod directory;
 pub mod disk;
 mod faults;
 pub mod journal;
 pub mod judge;
 pub mod member;
+mod members;
 pub mod message;
 pub mod network;
 pub mod node;

@@ -1,4 +1,4 @@
-//! Runs the simulation: `warren-sim run --seeds 0..1000 --profile ci --jobs 2`, `warren-sim replay --seed 7 --trace`.
+//! Runs the simulation: `warren-sim run --seeds 0..1000 --profile ci`, `warren-sim replay --seed 7 --trace`.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -55,29 +55,18 @@ struct How {
     /// A deliberate defect, which must be found.
     #[arg(long, value_enum, default_value_t = Defect::None)]
     defect: Defect,
-    /// Do not compare votes and acknowledgements with the disk when they leave: only what follows from a broken promise
-    /// shows.
+    /// Look neither at the disks nor into queues: a defect shows only in what follows from it.
     #[arg(long)]
     outcomes_only: bool,
 }
 
 impl How {
     fn watch(self, trace: bool) -> Watch {
-        Watch { trace, promises: !self.outcomes_only }
+        Watch { trace, inside: !self.outcomes_only }
     }
 
     fn replay(self, seed: u64) -> String {
-        use clap::ValueEnum;
-        let name =
-            |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
-        let mut line = format!("warren-sim replay --seed {seed} --profile {}", name(self.profile.to_possible_value()));
-        if self.defect != Defect::None {
-            line += &format!(" --defect {}", name(self.defect.to_possible_value()));
-        }
-        if self.outcomes_only {
-            line += " --outcomes-only";
-        }
-        line
+        warren_sim::run::replay(seed, self.profile, self.defect, self.watch(false))
     }
 }
 
@@ -123,7 +112,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     let f = &summary.figures;
     println!(
-        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} late copies",
+        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} late copies",
         summary.runs,
         summary.runs as f64 * 60.0 / seconds,
         summary.failures.len(),
@@ -134,6 +123,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
         f.reads,
         f.lives,
         f.snapshots,
+        f.changes,
         f.late_copies,
     );
     if failed || !summary.failures.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }

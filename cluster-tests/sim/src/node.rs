@@ -21,8 +21,8 @@ pub struct Node {
     pub lives: u64,
     /// Its wall clock against the others', in ms.
     pub skew_ms: u64,
-    /// When the disk is done with what it has.
-    pub disk_free_us: u64,
+    /// The newest write that the sync under way covers.
+    pub syncing: Option<u64>,
     /// The disk stands still until then.
     pub stalled_until_us: u64,
 }
@@ -46,7 +46,7 @@ pub struct Process {
 impl Node {
     /// A node with an empty disk, switched off.
     pub fn new(id: NodeId) -> Self {
-        Node { id, disk: Arc::default(), process: None, lives: 0, skew_ms: 0, disk_free_us: 0, stalled_until_us: 0 }
+        Node { id, disk: Arc::default(), process: None, lives: 0, skew_ms: 0, syncing: None, stalled_until_us: 0 }
     }
 
     /// Whether its process lives.

@@ -14,7 +14,7 @@ pub enum Profile {
     Ci,
     /// Everything drawn widely, and longer.
     Swarm,
-    /// As `swarm`, and Raft's messages overtake each other and arrive twice.
+    /// As `swarm`, and in every run Raft's messages overtake each other and arrive twice.
     Wild,
 }
 
@@ -24,8 +24,10 @@ pub enum Defect {
     /// None.
     #[default]
     None,
-    /// Votes and acknowledgements leave before what they promise is durable.
-    SendBeforeSync,
+    /// Votes leave before the term and the vote are durable.
+    VoteBeforeSync,
+    /// Followers acknowledge entries before they are durable.
+    AckBeforeSync,
     /// A leader counts its own entries as durable when they are only handed over.
     CountUnsynced,
     /// Queues do not sequence what sessions publish.
@@ -89,6 +91,8 @@ pub struct FaultWeights {
     pub nudge: u64,
     /// A wall clock jumps.
     pub clock: u64,
+    /// A queue's group is to get or lose a member, or both.
+    pub members: u64,
 }
 
 /// A group and where its members are.
@@ -151,6 +155,11 @@ pub struct Plan {
     pub defect: Defect,
 }
 
+/// The id of a member, by its number in the group.
+pub fn member_uid(group: GroupId, number: u64) -> MemberUid {
+    MemberUid(group.0 * 1000 + number)
+}
+
 /// The name of a simulated node.
 pub fn node_id(node: usize) -> NodeId {
     NodeId(100 + node as u64)
@@ -172,7 +181,14 @@ fn weights(r: &mut Random) -> FaultWeights {
         transfer: one(4),
         nudge: one(6),
         clock: one(2),
+        members: 0,
     }
+}
+
+/// How likely members change: in some runs, and there often.
+fn member_changes(seed: u64, nodes: usize) -> u64 {
+    let mut r = Random::part(seed, "members");
+    if r.chance(if nodes > 3 { 500 } else { 200 }) { r.between(2, 12) } else { 0 }
 }
 
 impl Plan {
@@ -210,7 +226,11 @@ impl Plan {
             bytes_per_us: r.spread(2, 1000),
             loss_ppm: r.pick(&[0, 0, 1_000, 10_000, if wide { 60_000 } else { 20_000 }]),
             holds: r.chance(500),
-            wild: profile == Profile::Wild,
+            wild: match profile {
+                Profile::Ci => Random::part(seed, "wild").chance(300),
+                Profile::Swarm => false,
+                Profile::Wild => true,
+            },
         };
         let disk = DiskPlan {
             least_us: r.spread(50, 2_000),
@@ -225,7 +245,7 @@ impl Plan {
             network,
             disk,
             fault_every_ms: r.spread(200, 4_000),
-            faults: weights(r),
+            faults: FaultWeights { members: member_changes(seed, nodes), ..weights(r) },
             faulty_ms,
             core_first: r.chance(300),
             down_after_ms: r.spread(300, 3_000),
@@ -249,7 +269,7 @@ impl Plan {
 
 fn group_plan(group: GroupId, on: Vec<usize>, version: u16) -> GroupPlan {
     let member = |node: &usize| Member {
-        uid: MemberUid(group.0 * 1000 + *node as u64 + 1),
+        uid: member_uid(group, *node as u64 + 1),
         node: node_id(*node),
         role: MemberRole::Voter,
     };
@@ -274,7 +294,8 @@ fn driver_config(seed: u64, defect: Defect, r: &mut Random) -> DriverConfig {
     config.snapshot_stall_ticks = r.between(10, 50);
     config.disk_stall_ms = r.spread(1_000, 10_000);
     config.sabotage = match defect {
-        Defect::SendBeforeSync => Sabotage::SendBeforeSync,
+        Defect::VoteBeforeSync => Sabotage::VoteBeforeSync,
+        Defect::AckBeforeSync => Sabotage::AckBeforeSync,
         Defect::CountUnsynced => Sabotage::CountUnsynced,
         Defect::None | Defect::DroppedDedup | Defect::ForgottenRequests => Sabotage::None,
     };

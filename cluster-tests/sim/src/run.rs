@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use warren_proto::ids::NodeId;
 
 use crate::client::{Client, Consumer, Habits, MetadataClient, Publisher};
@@ -18,14 +20,14 @@ const PEACE_US: u64 = 30_000_000;
 pub struct Watch {
     /// Print every event.
     pub trace: bool,
-    /// Compare votes and acknowledgements with the disk when they leave. Without, a broken promise shows only in what
-    /// follows from it.
-    pub promises: bool,
+    /// Look inside: compare with the disks at once what is promised or committed, and with the queue what a publish adds.
+    /// Without, a defect shows only in what follows from it.
+    pub inside: bool,
 }
 
 impl Default for Watch {
     fn default() -> Self {
-        Watch { trace: false, promises: true }
+        Watch { trace: false, inside: true }
     }
 }
 
@@ -61,6 +63,8 @@ pub struct Figures {
     pub snapshots: u64,
     /// Publishes of sessions that were gone.
     pub late_copies: u64,
+    /// Members that joined or left.
+    pub changes: u64,
 }
 
 impl Figures {
@@ -74,7 +78,22 @@ impl Figures {
         self.lives += other.lives;
         self.snapshots += other.snapshots;
         self.late_copies += other.late_copies;
+        self.changes += other.changes;
     }
+}
+
+/// The command that runs a seed again.
+pub fn replay(seed: u64, profile: Profile, defect: Defect, watch: Watch) -> String {
+    let name = |value: Option<PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
+    let profile = name(profile.to_possible_value());
+    let mut line = format!("cargo run -p warren-sim -- replay --seed {seed} --profile {profile}");
+    if defect != Defect::None {
+        line += &format!(" --defect {}", name(defect.to_possible_value()));
+    }
+    if !watch.inside {
+        line += " --outcomes-only";
+    }
+    line
 }
 
 /// Runs a seed.
@@ -89,8 +108,10 @@ pub fn run(seed: u64, profile: Profile, defect: Defect, watch: Watch) -> Report 
 
 fn run_plan(plan: Plan, watch: Watch) -> Report {
     let seed = plan.seed;
-    let (faulty_us, core_first) = (plan.faulty_ms * 1000, plan.core_first);
-    let mut world = World::new(plan, watch.trace, watch.promises);
+    // With members that change, a minority of the nodes may be the majority of a group.
+    let core_first = plan.core_first && plan.faults.members == 0;
+    let faulty_us = plan.faulty_ms * 1000;
+    let mut world = World::new(plan, watch.trace, watch.inside);
     world.add_clients();
     world.run_until(world.now_us + 300_000);
     world.begin_faults();
@@ -112,7 +133,10 @@ impl World {
         let plan = self.plan.clone();
         let mut random = Random::part(plan.seed, "clients");
         for group in &plan.groups {
-            let members: Vec<NodeId> = group.members.iter().map(|m| m.node).collect();
+            let members: Vec<NodeId> = match plan.faults.members {
+                0 => group.members.iter().map(|m| m.node).collect(),
+                _ => self.nodes.iter().map(|n| n.id).collect(),
+            };
             let mut part =
                 |kind: u64, n: usize| Random::new(mix(&[plan.seed, group.group.0, kind, n as u64, random.any()]));
             if group.group == warren_proto::ids::GroupId::METADATA {
@@ -179,6 +203,9 @@ impl World {
     fn unrest(&self) -> Option<String> {
         for group in &self.plan.groups {
             let group = group.group;
+            if self.directory.is_open(group) {
+                return Some(format!("group {group} still changes its members: {:#?}", self.statuses(group)));
+            }
             let Some((leader, status)) = self.leader(group) else {
                 return Some(format!("group {group} has no leader: {:#?}", self.statuses(group)));
             };
@@ -191,7 +218,12 @@ impl World {
             }
             let digest = member.digest();
             for node in 0..self.nodes.len() {
-                let Some(other) = self.status(node, group) else { continue };
+                let Some(other) = self.status(node, group) else {
+                    if self.nodes[node].is_up() && self.directory.uid(group, node).is_some() {
+                        return Some(format!("group {group} has no member on node {node}"));
+                    }
+                    continue;
+                };
                 let same = other.applied == status.last_index
                     && self.nodes[node].member(group).is_some_and(|m| m.digest() == digest);
                 if !same {
@@ -254,6 +286,7 @@ impl World {
             virtual_ms: self.now_us / 1000,
             reads: self.reads_done,
             lives: self.nodes.iter().map(|n| n.lives).sum(),
+            changes: self.directory.changed(),
             ..Figures::default()
         };
         for (_, book) in judge.queues() {

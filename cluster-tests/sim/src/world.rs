@@ -11,6 +11,7 @@ use warren_raft::log_store::LogStore;
 use warren_raft::machine::Role;
 
 use crate::client::{Client, Next, Turn};
+use crate::directory::Directory;
 use crate::journal::Journal;
 use crate::judge::{Judge, SharedJudge};
 use crate::member::{Desk, Member, Said};
@@ -51,6 +52,8 @@ pub(crate) enum Happening {
     Restart { node: usize },
     /// A read index is asked for.
     Read,
+    /// Groups are brought closer to the members that they should have.
+    Tend,
 }
 
 struct Due {
@@ -105,6 +108,9 @@ pub struct World {
     pub(crate) seats: Vec<Seat>,
     pub(crate) judge: SharedJudge,
     pub(crate) journal: Journal,
+    pub(crate) directory: Directory,
+    /// Number of the newest member of any group.
+    pub(crate) next_member: u64,
     disks: Random,
     chance: Random,
     queue: BinaryHeap<Reverse<Due>>,
@@ -120,7 +126,7 @@ pub struct World {
 
 impl World {
     /// The cluster of a plan, with all nodes running and every group created and durable.
-    pub fn new(plan: Plan, trace: bool, promises: bool) -> Self {
+    pub fn new(plan: Plan, trace: bool, looks_inside: bool) -> Self {
         let seed = plan.seed;
         let nodes: Vec<Node> = (0..plan.nodes).map(|n| Node::new(node_id(n))).collect();
         let disks = nodes.iter().map(|n| (n.id, n.disk.clone())).collect();
@@ -131,8 +137,10 @@ impl World {
             finishing: false,
             left_dead: Vec::new(),
             seats: Vec::new(),
-            judge: Arc::new(Mutex::new(Judge::new(disks, promises))),
+            judge: Arc::new(Mutex::new(Judge::new(disks, looks_inside))),
             journal: Journal::new(trace),
+            directory: Directory::new(&plan.groups, plan.nodes),
+            next_member: plan.nodes as u64,
             disks: Random::part(seed, "disks"),
             chance: Random::part(seed, "world"),
             queue: BinaryHeap::new(),
@@ -274,6 +282,7 @@ impl World {
                 }
             }
             Happening::Read => self.ask_read(),
+            Happening::Tend => self.tend_members(),
         }
     }
 
@@ -418,16 +427,20 @@ impl World {
         self.after(soon, Happening::Turn { client, turn });
     }
 
-    fn desk(&self, node: usize) -> Option<Desk> {
+    /// Whether the node's process does not know the newest machine version. Its next one does.
+    pub(crate) fn is_old(&self, node: usize) -> bool {
+        self.nodes[node].lives == 1 && self.plan.old_nodes.contains(&node)
+    }
+
+    pub(crate) fn desk(&self, node: usize) -> Option<Desk> {
         let process = self.nodes[node].process.as_ref()?;
-        let old = process.life == 1 && self.plan.old_nodes.contains(&node);
         Some(Desk {
             node: self.nodes[node].id,
             disk: self.nodes[node].disk.clone(),
             out: process.out.clone(),
             down: process.down.clone(),
             judge: self.judge.clone(),
-            max_version: if old { 1 } else { 2 },
+            max_version: if self.is_old(node) { 1 } else { 2 },
             compare_every: self.plan.compare_every,
             defect: self.plan.defect,
         })
@@ -495,7 +508,7 @@ impl World {
         if let Err(error) = self.nodes[node].disk.crash(survive) {
             self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
         }
-        self.nodes[node].disk_free_us = self.now_us;
+        self.nodes[node].syncing = None;
         self.nodes[node].stalled_until_us = self.now_us;
         self.network.died(self.now_us, node);
         for client in 0..self.seats.len() {
@@ -514,19 +527,19 @@ impl World {
             self.at(stalled, Happening::Synced { node, life });
             return;
         }
-        match self.nodes[node].disk.sync() {
-            Ok(Some(number)) => {
-                self.journal.note(self.now_us, &[9, node as u64, number], || format!("node {node} synced {number}"));
-                let clock = self.nodes[node].clock_ms(self.now_us);
-                if let Some(driver) = self.nodes[node].driver() {
-                    driver.set_clock(clock);
-                    driver.persisted(number);
-                }
-                self.settle(node);
-            }
-            Ok(None) => {}
-            Err(error) => self.wrong(|| format!("node {node} wrote what no store can take: {error}")),
+        let Some(number) = self.nodes[node].syncing.take() else { return };
+        self.journal.note(self.now_us, &[9, node as u64, number], || format!("node {node} synced {number}"));
+        if let Err(error) = self.nodes[node].disk.sync(number) {
+            self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
+            return;
         }
+        let clock = self.nodes[node].clock_ms(self.now_us);
+        if let Some(driver) = self.nodes[node].driver() {
+            driver.set_clock(clock);
+            driver.persisted(number);
+        }
+        self.begin_sync(node);
+        self.settle(node);
     }
 
     fn tick(&mut self, node: usize, life: u64) {
@@ -679,15 +692,22 @@ impl World {
     }
 
     fn submit(&mut self, node: usize, batch: warren_raft::driver::WriteBatch) {
+        self.nodes[node].disk.submit(batch.number, batch.writes);
+        self.begin_sync(node);
+    }
+
+    /// One sync at a time covers everything that was handed over before it began.
+    fn begin_sync(&mut self, node: usize) {
+        if self.nodes[node].syncing.is_some() {
+            return;
+        }
+        let Some(newest) = self.nodes[node].disk.newest_pending() else { return };
         let disk = &self.plan.disk;
         let factor = if disk.slow == Some(node) && !self.finishing { 10 } else { 1 };
         let takes = factor * (disk.least_us + self.disks.below(disk.jitter_us));
         let life = self.life(node);
-        let n = &mut self.nodes[node];
-        n.disk.submit(batch.number, batch.writes);
-        n.disk_free_us = n.disk_free_us.max(self.now_us) + takes;
-        let at = n.disk_free_us;
-        self.at(at, Happening::Synced { node, life });
+        self.nodes[node].syncing = Some(newest);
+        self.after(takes, Happening::Synced { node, life });
     }
 
     fn event(&mut self, node: usize, event: Event) {

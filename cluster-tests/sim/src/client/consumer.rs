@@ -252,7 +252,8 @@ impl Consumer {
         let known = at.and_then(|at| self.commands.remove(at)).is_some();
         match reply {
             Reply::Attached { key, .. } => match self.key {
-                Some(old) if old != key => {
+                // The attach was applied again after the cancel; the session is about to end.
+                Some(old) if old != key && !self.cancelled => {
                     let session = self.session;
                     turn.judge.lock().wrong(|| format!("consumer of living {session:?} was {old:?}, is {key:?}"));
                 }
@@ -284,9 +285,18 @@ impl Consumer {
     }
 
     fn deliver(&mut self, key: ConsumerKey, messages: &[Handed], again: bool, turn: &mut Turn<'_>) {
-        if self.key != Some(key) {
+        match self.key {
+            Some(known) if known == key => {}
+            // An attach that was applied again after the cancel made a consumer that the session does not know.
+            Some(_) => {
+                let consumer = ConsumerRef::Key(key);
+                let ids: MsgIds = messages.iter().map(|m| m.msg_id).collect();
+                self.command(Command::Cancel { consumer: consumer.clone() });
+                self.command(Command::Return { consumer, ids, failed: false });
+                return;
+            }
             // The answer to the attach was lost; what is held is asked for when it is repeated.
-            return;
+            None => return,
         }
         for message in messages {
             if message.msg_id < self.next_msg_id {

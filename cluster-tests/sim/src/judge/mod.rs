@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use warren_proto::ids::{GroupId, NodeId};
+use warren_proto::ids::{GroupId, MemberUid, NodeId};
 use warren_proto::peer::{RaftMessage, RaftMessageKind};
 use warren_raft::driver::GroupStatus;
 
-pub use queue_book::QueueBook;
+pub use queue_book::{Enqueued, QueueBook};
 use raft_book::RaftBook;
 
 use crate::disk::SimDisk;
@@ -29,14 +29,14 @@ pub struct Judge {
     disks: Disks,
     groups: BTreeMap<GroupId, RaftBook>,
     queues: BTreeMap<GroupId, QueueBook>,
-    /// Whether promises are compared with the disk when they leave. Without, only what follows from a broken one shows.
-    promises: bool,
+    /// Whether it compares what nodes do with their disks and queues at once; see [`Watch`](crate::run::Watch).
+    looks_inside: bool,
 }
 
 impl Judge {
-    /// A judge over these disks.
-    pub fn new(disks: Disks, promises: bool) -> Self {
-        Judge { disks, promises, ..Judge::default() }
+    /// A judge over these disks, which looks at them or only at what comes of it all.
+    pub fn new(disks: Disks, looks_inside: bool) -> Self {
+        Judge { disks, looks_inside, ..Judge::default() }
     }
 
     /// Something that must not be. The first one counts.
@@ -59,6 +59,14 @@ impl Judge {
 
     fn group(&mut self, group: GroupId) -> &mut RaftBook {
         self.groups.entry(group).or_default()
+    }
+
+    /// The first member applied a publish: `added` messages were in the queue more than before.
+    pub fn enqueued(&mut self, group: GroupId, uid: u64, enqueued: &Enqueued<'_>) {
+        let result = self.queue(group).enqueued(uid, enqueued);
+        if self.looks_inside {
+            self.check(group, result);
+        }
     }
 
     /// The book of a queue.
@@ -87,7 +95,10 @@ impl Judge {
     /// A member as it is after its turn.
     pub fn status(&mut self, node: usize, life: u64, status: &GroupStatus) {
         let disks = std::mem::take(&mut self.disks);
-        let result = self.group(status.group).status(&disks, node, life, status);
+        let looks = self.looks_inside;
+        let book = self.group(status.group);
+        let result = book.status(node, life, disks[node].0, status);
+        let result = result.and_then(|()| if looks { book.compare_disks(&disks, node, status) } else { Ok(()) });
         self.disks = disks;
         self.check(status.group, result);
     }
@@ -97,7 +108,7 @@ impl Judge {
         let group = GroupId(message.group);
         let result = self.group(group).vote_sent(message);
         self.check(group, result);
-        if self.promises {
+        if self.looks_inside {
             let result = self.promise(from, message);
             self.check(group, result);
         }
@@ -109,21 +120,21 @@ impl Judge {
         let Some((node, disk)) = self.disks.get(from) else { return Ok(()) };
         match message.kind() {
             RaftMessageKind::RaftVote => {
-                let hard = disk.hard_state(group).unwrap_or_default();
+                let hard = disk.hard_state(group, MemberUid(message.from_uid));
                 let kept = hard.term > message.term || (hard.term, hard.vote) == (message.term, message.from_uid);
                 if !kept {
                     return Err(format!("node {node} stands in term {} and its disk says {hard:?}", message.term));
                 }
             }
             RaftMessageKind::RaftVoteResponse if !message.reject => {
-                let hard = disk.hard_state(group).unwrap_or_default();
+                let hard = disk.hard_state(group, MemberUid(message.from_uid));
                 let kept = hard.term > message.term || (hard.term, hard.vote) == (message.term, message.to_uid);
                 if !kept {
                     return Err(format!("node {node} votes in term {} and its disk says {hard:?}", message.term));
                 }
             }
             RaftMessageKind::RaftAppendResponse if !message.reject => {
-                let last = disk.last_index(group);
+                let last = disk.written(group, MemberUid(message.from_uid));
                 if last < message.index {
                     return Err(format!("node {node} has {} and its disk ends at {last}", message.index));
                 }
@@ -135,10 +146,13 @@ impl Judge {
 
     /// A client was told that an operation of this group is done, which was applied at this index.
     pub fn acknowledged(&mut self, group: GroupId, index: u64) {
-        let disks = std::mem::take(&mut self.disks);
         let book = self.group(group);
         book.acknowledged = book.acknowledged.max(index);
-        let result = book.durable(group, &disks, index);
+        if !self.looks_inside {
+            return;
+        }
+        let disks = std::mem::take(&mut self.disks);
+        let result = self.group(group).still_durable(group, &disks, index);
         self.disks = disks;
         self.check(group, result);
     }

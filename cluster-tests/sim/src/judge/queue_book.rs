@@ -28,6 +28,19 @@ pub struct QueueBook {
     pub late_copies: u64,
 }
 
+/// What came of a publish that was applied.
+#[derive(Debug, Clone, Copy)]
+pub struct Enqueued<'a> {
+    /// Whose publish it is.
+    pub origin: Origin,
+    /// Where it is in the log.
+    pub reference: Reference,
+    /// What the queue answers.
+    pub reply: &'a Reply,
+    /// Messages that the queue has more than before.
+    pub added: u64,
+}
+
 #[derive(Default)]
 struct HandedOut {
     reference: u64,
@@ -41,16 +54,13 @@ impl QueueBook {
         self.published.insert(uid);
     }
 
-    /// The first member applied a publish: `added` messages were in the queue more than before.
-    pub fn enqueued(
-        &mut self,
-        origin: Origin,
-        uid: u64,
-        reference: Reference,
-        reply: &Reply,
-        added: u64,
-    ) -> Result<(), String> {
-        let Origin { session, seq } = origin;
+    /// The first member applied a publish of this message.
+    pub fn enqueued(&mut self, uid: u64, enqueued: &Enqueued<'_>) -> Result<(), String> {
+        let Enqueued { origin: Origin { session, seq }, reference, reply, added } = *enqueued;
+        let before = self.enqueued.get(&uid).copied();
+        if added > 0 && before.is_none() {
+            self.enqueued.insert(uid, reference);
+        }
         if (publisher_of(uid), seq_of(uid)) != (session.id, seq) {
             return Err(format!("message {uid:x} arrives as number {seq} of {session:?}"));
         }
@@ -77,10 +87,11 @@ impl QueueBook {
             return Ok(());
         }
         self.next.insert(session, seq + 1);
-        match self.enqueued.insert(uid, reference) {
+        match before {
             None => Ok(()),
             // Nothing that the queue remembers can tell a copy from a new session's first publish.
             Some(_) if self.gone.contains(&session) => {
+                self.enqueued.insert(uid, reference);
                 self.late_copies += 1;
                 Ok(())
             }

@@ -1,11 +1,11 @@
 //! What is known of one Raft group: who led, who voted for whom, what was committed and what it led to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use warren_proto::ids::{GroupId, MemberUid, NodeId};
 use warren_proto::peer::{RaftMessage, RaftMessageKind};
 use warren_raft::driver::GroupStatus;
-use warren_raft::log_store::{LogStore, MemberRole, Membership};
+use warren_raft::log_store::{LogStore, Member, MemberRole, Membership};
 use warren_raft::machine::Role;
 
 use super::Disks;
@@ -29,16 +29,23 @@ pub(super) struct RaftBook {
     applied: u64,
     /// Highest index known committed anywhere.
     pub committed: u64,
+    /// Up to here commits were found durable.
+    durable: u64,
     /// Highest index that a client knows to be applied.
     pub acknowledged: u64,
     /// Each node's member as last seen.
     seen: BTreeMap<usize, Seen>,
-    membership: Membership,
+    /// The newest memberships, ascending.
+    memberships: VecDeque<Membership>,
 }
+
+/// Memberships kept: a leader commits with the one before a change, and is seen with the one after it.
+const MEMBERSHIPS: usize = 2;
 
 #[derive(Default, Clone, Copy)]
 struct Seen {
     life: u64,
+    member: MemberUid,
     term: u64,
     commit: u64,
     applied: u64,
@@ -99,74 +106,126 @@ impl RaftBook {
         }
     }
 
-    pub fn status(&mut self, disks: &Disks, node: usize, life: u64, status: &GroupStatus) -> Result<(), String> {
+    pub fn status(&mut self, node: usize, life: u64, me: NodeId, status: &GroupStatus) -> Result<(), String> {
         if let Some(reason) = &status.stopped {
             return Err(format!("stopped on node {node}: {reason:?}"));
         }
         if status.role != Role::Follower {
-            let me = disks[node].0;
             let other = *self.leaders.entry(status.term).or_insert(me);
             if other != me {
                 return Err(format!("nodes {me} and {other} both lead term {}", status.term));
             }
         }
-        let mut seen = self.seen.get(&node).copied().unwrap_or_default();
+        // A leader of the newest term has whatever was committed before.
+        let newest = self.leaders.keys().next_back() == Some(&status.term);
+        if status.role != Role::Follower && newest && status.last_index < self.committed {
+            return Err(format!(
+                "node {node} leads term {} with a log up to {}, {} is committed",
+                status.term, status.last_index, self.committed
+            ));
+        }
+        let mut seen = self.seen.get(&node).copied().filter(|seen| seen.member == status.me).unwrap_or_default();
         if seen.life == life {
             let then = (seen.term, seen.commit, seen.applied);
             if status.term < seen.term || status.commit < seen.commit || status.applied < seen.applied {
                 return Err(format!("node {node} fell behind itself: (term, commit, applied) was {then:?}"));
             }
         }
-        let durable = disks[node].1.hard_state(status.group).unwrap_or_default();
-        if status.term < durable.term {
-            return Err(format!("node {node} is in term {}, its disk says {durable:?}", status.term));
-        }
         if status.applied > status.commit {
             return Err(format!("node {node} applied {} of {} committed", status.applied, status.commit));
         }
         if status.commit > self.committed {
             self.committed = status.commit;
-            self.membership = status.membership.clone();
-            self.durable(status.group, disks, status.commit)?;
         }
-        let until = status.commit.min(status.last_written);
-        for index in seen.compared.max(status.snapshot_index) + 1..=until {
-            let term = disks[node].1.term(status.group, index).map_err(|e| e.to_string())?;
-            if let Some(term) = term {
-                agree(&mut self.terms, index, term)
-                    .map_err(|other| format!("node {node} holds {index} of term {term}, others of term {other}"))?;
+        if self.memberships.back().is_none_or(|newest| newest.index < status.membership.index) {
+            self.memberships.push_back(status.membership.clone());
+            while self.memberships.len() > MEMBERSHIPS {
+                self.memberships.pop_front();
             }
         }
-        seen.compared = seen.compared.max(until);
-        seen.life = life;
+        (seen.life, seen.member) = (life, status.me);
         (seen.term, seen.commit, seen.applied) = (status.term, status.commit, status.applied);
         self.seen.insert(node, seen);
         Ok(())
     }
 
-    /// A committed entry is on the disks of a majority.
-    pub fn durable(&self, group: GroupId, disks: &Disks, index: u64) -> Result<(), String> {
-        let membership = &self.membership;
-        if !membership.outgoing.is_empty() || index == 0 {
-            return Ok(());
+    /// What a member says is what the disks say.
+    pub fn compare_disks(&mut self, disks: &Disks, node: usize, status: &GroupStatus) -> Result<(), String> {
+        let disk = &disks[node].1;
+        let durable = disk.hard_state(status.group, status.me);
+        if status.term < durable.term {
+            return Err(format!("node {node} is in term {}, its disk says {durable:?}", status.term));
         }
-        let voters = membership.members.iter().filter(|m| m.role == MemberRole::Voter);
-        let (mut count, mut covered) = (0, 0);
-        let mut terms = BTreeMap::<u64, usize>::new();
-        for voter in voters {
-            count += 1;
-            let Some((_, disk)) = disks.iter().find(|(node, _)| *node == voter.node) else { continue };
-            match disk.held(group, index) {
-                Held::Covered => covered += 1,
-                Held::Entry(term) => *terms.entry(term).or_default() += 1,
-                Held::Missing => {}
+        if status.commit > self.durable {
+            self.durable = status.commit;
+            self.durable(status.group, disks, status.commit)?;
+        }
+        let compared = self.seen.get(&node).map_or(0, |seen| seen.compared);
+        let until = status.commit.min(status.last_written).min(disk.written(status.group, status.me));
+        for index in compared.max(status.snapshot_index) + 1..=until {
+            let term = disk.term(status.group, index).map_err(|e| e.to_string())?;
+            if let Some(term) = term {
+                agree(&mut self.terms, index, term)
+                    .map_err(|other| format!("node {node} holds {index} of term {term}, others of term {other}"))?;
             }
         }
-        let most = covered + terms.values().max().copied().unwrap_or(0);
-        if most * 2 > count {
-            Ok(())
-        } else {
-            Err(format!("{index} is committed and durable on {most} of {count} members only"))
+        if let Some(seen) = self.seen.get_mut(&node) {
+            seen.compared = compared.max(until);
         }
+        Ok(())
+    }
+
+    /// What a client was told is still on the disks of a majority. Where members have left with what they had, only the
+    /// moment of the commit tells.
+    pub fn still_durable(&self, group: GroupId, disks: &Disks, index: u64) -> Result<(), String> {
+        if self.memberships.len() > 1 { Ok(()) } else { self.durable(group, disks, index) }
+    }
+
+    /// A committed entry is on the disks of a majority.
+    fn durable(&self, group: GroupId, disks: &Disks, index: u64) -> Result<(), String> {
+        if index == 0 {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        for membership in self.memberships.iter().rev() {
+            result = durable_on(membership, group, disks, index);
+            if result.is_ok() {
+                return Ok(());
+            }
+        }
+        result
+    }
+}
+
+/// An entry is on the disks of a majority of these members; during a change, of both halves.
+fn durable_on(membership: &Membership, group: GroupId, disks: &Disks, index: u64) -> Result<(), String> {
+    let incoming = membership.members.iter().filter(|m| m.role == MemberRole::Voter);
+    let outgoing = membership.members.iter().filter(|m| membership.outgoing.contains(&m.uid));
+    majority_has(incoming, group, disks, index)?;
+    if membership.outgoing.is_empty() { Ok(()) } else { majority_has(outgoing, group, disks, index) }
+}
+
+fn majority_has<'a>(
+    voters: impl Iterator<Item = &'a Member>,
+    group: GroupId,
+    disks: &Disks,
+    index: u64,
+) -> Result<(), String> {
+    let (mut count, mut covered) = (0, 0);
+    let mut terms = BTreeMap::<u64, usize>::new();
+    for voter in voters {
+        count += 1;
+        let Some((_, disk)) = disks.iter().find(|(node, _)| *node == voter.node) else { continue };
+        match disk.held(group, voter.uid, index) {
+            Held::Covered => covered += 1,
+            Held::Entry(term) => *terms.entry(term).or_default() += 1,
+            Held::Missing => {}
+        }
+    }
+    let most = covered + terms.values().max().copied().unwrap_or(0);
+    if most * 2 > count {
+        Ok(())
+    } else {
+        Err(format!("{index} is committed and durable on {most} of {count} members only"))
     }
 }

@@ -14,6 +14,7 @@ use warren_queues::{ConsumerId, ConsumerRef, Origin, SessionLoss};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
 
 use super::{Desk, Said};
+use crate::judge::Enqueued;
 use crate::message::{Ask, Handed, Outcome, QueueEvent, ToSession, uid_in};
 use crate::plan::Defect;
 use crate::random::digest;
@@ -262,15 +263,12 @@ impl QueueMember {
         if first {
             let added = self.queue.overview().messages - before;
             let mut judge = self.desk.judge.lock();
-            let verdict = match (origin, uid) {
+            match (origin, uid) {
                 (Some(origin), Some(uid)) => {
-                    judge.queue(self.group).enqueued(origin, uid, meta.reference, &reply, added)
+                    let enqueued = Enqueued { origin, reference: meta.reference, reply: &reply, added };
+                    judge.enqueued(self.group, uid, &enqueued);
                 }
-                _ => Err("a publish without an origin or an identity".into()),
-            };
-            if let Err(what) = verdict {
-                let group = self.group;
-                judge.wrong(|| format!("group {group} at {:?}: {what}", meta.reference));
+                _ => judge.wrong(|| format!("{:?} of group {}: no origin or no identity", meta.reference, self.group)),
             }
         }
         reply
@@ -289,11 +287,11 @@ impl QueueMember {
     }
 
     fn compare(&self, index: u64) {
+        if let Err(what) = self.check() {
+            self.desk.wrong(|| format!("group {} at {index}: {what}", self.group));
+        }
         if index.is_multiple_of(self.desk.compare_every) {
             self.desk.judge.lock().state(self.desk.node, self.group, index, self.digest());
-            if let Err(what) = self.check() {
-                self.desk.wrong(|| format!("group {} at {index}: {what}", self.group));
-            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Settings of a driver, read once.
 
 use warren_proto::ids::NodeId;
+use warren_proto::peer::RaftMessageKind;
 
 /// How a driver paces elections, batches and snapshots. Times are in ticks where they drive Raft, so that a simulated
 /// run needs no clock.
@@ -100,10 +101,23 @@ pub enum Sabotage {
     /// None: the only value for a real node.
     #[default]
     None,
-    /// Messages that depend on durable state leave before it is durable.
-    SendBeforeSync,
+    /// Votes, asked for or given, leave before the term and the vote are durable.
+    VoteBeforeSync,
+    /// Acknowledgements of entries leave before the entries are durable.
+    AckBeforeSync,
     /// A member counts its own entries as written when they are only handed to the writer.
     CountUnsynced,
+}
+
+impl Sabotage {
+    /// Whether a message leaves without waiting for what it promises.
+    pub(crate) fn lets_pass(self, kind: RaftMessageKind) -> bool {
+        match self {
+            Sabotage::None | Sabotage::CountUnsynced => false,
+            Sabotage::VoteBeforeSync => matches!(kind, RaftMessageKind::RaftVote | RaftMessageKind::RaftVoteResponse),
+            Sabotage::AckBeforeSync => kind == RaftMessageKind::RaftAppendResponse,
+        }
+    }
 }
 
 /// A well-mixed number from a few others (splitmix64's finaliser over a running sum).

@@ -326,7 +326,7 @@ impl<M: StateMachine> Group<M> {
             _ => {}
         }
         let out = Outgoing { to: node, lane: wire::lane(kind), message };
-        if after > shared.persisted && shared.config.sabotage != Sabotage::SendBeforeSync {
+        if after > shared.persisted && !shared.config.sabotage.lets_pass(kind) {
             self.held.push((after, out));
         } else {
             shared.messages.push(out);

@@ -6,7 +6,7 @@ mod machine;
 use std::collections::BTreeMap;
 
 use warren_proto::ids::{MachineVersion, MemberUid, NodeId};
-use warren_proto::peer::RaftMessageKind;
+use warren_proto::peer::{RaftMessage, RaftMessageKind, snapshot_step};
 
 use super::output::{ChangeError, Event, MemberChange, StopReason};
 use super::{DriverConfig, Lane, Sabotage};
@@ -247,7 +247,9 @@ fn a_transfer_whose_messages_come_twice_is_one_transfer() {
     c.record_sent = true;
     let mut again = 0;
     c.run_until(60_000, |c| c.machine(behind).restored > 0 || !c.sent.is_empty());
+    let until = c.now + 60_000;
     while c.machine(behind).restored == 0 {
+        assert!(c.now < until, "{:#?}", c.statuses());
         c.run(1);
         let to = c.nodes[behind].id;
         let copies: Vec<_> = c.sent[again..].iter().filter(|s| s.1 == to && s.3.snapshot.is_some()).cloned().collect();
@@ -263,6 +265,33 @@ fn a_transfer_whose_messages_come_twice_is_one_transfer() {
     assert_eq!(transfers.len(), 1);
     c.wait_equal();
     c.check_bodies(behind);
+}
+
+#[test]
+fn an_offer_that_comes_again_does_not_begin_the_transfer_anew() {
+    let mut c = Cluster::new(3, 3, 113, small_snapshots);
+    let leader = c.wait_leader();
+    let behind = (leader + 1) % 3;
+    churn(&mut c, 10, 0);
+    c.cut_off(behind);
+    churn(&mut c, 60, 1000);
+    c.heal();
+    c.record_sent = true;
+    while c.machine(behind).restored == 0 {
+        c.run(1);
+        let offers: Vec<_> = c.sent.iter().filter(|(.., m)| is_offer(m)).map(|(f, .., m)| (*f, m.clone())).collect();
+        assert!(offers.len() < 2, "one transfer is enough");
+        for (from, offer) in offers {
+            c.driver(behind).step(from, offer);
+            c.poll(behind);
+        }
+    }
+    c.wait_equal();
+    c.check_bodies(behind);
+}
+
+fn is_offer(message: &RaftMessage) -> bool {
+    message.snapshot.as_ref().is_some_and(|s| matches!(s.step, Some(snapshot_step::Step::Offer(_))))
 }
 
 #[test]
@@ -497,7 +526,7 @@ fn no_vote_and_no_acknowledgement_leaves_before_it_is_durable() {
 
 #[test]
 fn the_sabotaged_driver_votes_before_its_disk_knows() {
-    let mut c = Cluster::new(3, 3, 22, |config| config.sabotage = Sabotage::SendBeforeSync);
+    let mut c = Cluster::new(3, 3, 22, |config| config.sabotage = Sabotage::VoteBeforeSync);
     c.stuck = vec![0, 1, 2];
     c.record_sent = true;
     c.run(3_000);
@@ -735,7 +764,7 @@ fn the_checks_find_a_member_that_counts_entries_before_they_are_synced() {
 fn the_checks_find_a_member_that_answers_before_it_is_durable() {
     let sabotaged = |config: &mut DriverConfig| {
         small_snapshots(config);
-        config.sabotage = Sabotage::SendBeforeSync;
+        config.sabotage = Sabotage::AckBeforeSync;
     };
     let found = (0..200).any(|seed| chaos_fails(seed, sabotaged));
     assert!(found);

@@ -1,0 +1,101 @@
+//! Groups whose members change: what an operator asks for, and what the nodes and the leader do about it.
+
+use bytes::Bytes;
+use warren_proto::ids::{GroupId, MachineVersion};
+use warren_raft::driver::GroupSpec;
+
+use crate::member::Member;
+use crate::world::{Happening, World};
+
+/// Pause between two looks at what is to change.
+const PAUSE_US: u64 = 400_000;
+
+impl World {
+    /// A queue's group is to get a member more, or one fewer, or another one.
+    pub(crate) fn wish_members(&mut self) {
+        let group = self.faults.index(self.plan.groups.len());
+        let group = self.plan.groups[group].group;
+        if group == GroupId::METADATA || self.directory.is_open(group) {
+            return;
+        }
+        let here = self.directory.nodes(group);
+        // A group may be of a machine version that an old process does not know.
+        let free = |node: &usize| !here.contains(node) && !self.is_old(*node);
+        let free: Vec<usize> = (0..self.nodes.len()).filter(free).collect();
+        let joins = !free.is_empty() && (here.len() < 3 || self.faults.chance(600));
+        let leaves = here.len() > 2 && (!joins || self.faults.chance(400));
+        if joins {
+            let node = free[self.faults.index(free.len())];
+            self.next_member += 1;
+            self.directory.join(group, node, self.next_member);
+        }
+        if leaves {
+            let node = here[self.faults.index(here.len())];
+            self.directory.leave(group, node);
+        }
+    }
+
+    /// Brings every group closer to what is wanted, and looks again later.
+    pub(crate) fn tend_members(&mut self) {
+        self.after(PAUSE_US, Happening::Tend);
+        for group in self.plan.groups.iter().map(|g| g.group).collect::<Vec<_>>() {
+            let leader = self.leader(group);
+            if let Some((_, status)) = &leader {
+                self.directory.settle(group, &status.membership);
+            }
+            // A member that was counted in before its node had it may be the one that is missing for a leader.
+            for node in 0..self.nodes.len() {
+                self.seat_member(node, group);
+            }
+            let Some((leader, status)) = leader else { continue };
+            let change = self.directory.wanted(group, &status.membership);
+            if change.is_empty() {
+                continue;
+            }
+            self.journal
+                .note(self.now_us, &[22, group.0, leader as u64], || format!("group {group} is to change: {change:?}"));
+            if let Some(driver) = self.nodes[leader].driver() {
+                // Refused while another change is under way.
+                driver.change_members(group, 0, change);
+            }
+            self.settle(leader);
+        }
+    }
+
+    /// A node has the member that the directory says, and no other.
+    fn seat_member(&mut self, node: usize, group: GroupId) {
+        let wanted = self.directory.uid(group, node);
+        let present = self.status(node, group).map(|s| s.me);
+        if wanted == present || !self.nodes[node].is_up() {
+            return;
+        }
+        self.journal.note(self.now_us, &[23, group.0, node as u64], || {
+            format!("node {node} has member {present:?} of group {group}, wanted is {wanted:?}")
+        });
+        if present.is_some()
+            && let Some(driver) = self.nodes[node].driver()
+        {
+            driver.remove_group(group);
+        }
+        if let Some(me) = wanted
+            && let Some(desk) = self.desk(node)
+        {
+            let version = self.plan.groups.iter().find(|g| g.group == group).map_or(1, |g| g.version);
+            let spec = GroupSpec {
+                group,
+                me,
+                members: self.directory.members(group),
+                version: MachineVersion(version),
+                init: Bytes::new(),
+                machine: Member::new(group, &self.plan.queue, desk),
+                campaign: false,
+            };
+            if let Some(driver) = self.nodes[node].driver()
+                && let Err(error) = driver.create_group(spec)
+            {
+                self.wrong(|| format!("node {node} cannot create its member of group {group}: {error}"));
+            }
+        }
+        self.settle(node);
+    }
+}

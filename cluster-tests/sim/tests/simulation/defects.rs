@@ -1,0 +1,73 @@
+//! Defects put in on purpose: a check that finds nothing proves nothing. Each is looked for twice: by a judge that
+//! compares what nodes do with their disks and queues, and by one that sees only what comes of it.
+
+use warren_sim::plan::{Defect, Profile};
+use warren_sim::run::{Watch, replay, run};
+
+const INSIDE: Watch = Watch { trace: false, inside: true };
+const OUTCOMES: Watch = Watch { trace: false, inside: false };
+
+/// Looks for a defect under so many seeds, up to one that shows it and passes without the defect; answers what was
+/// seen.
+fn found(defect: Defect, watch: Watch, seeds: u64) -> String {
+    let failing = |seed| Some((seed, run(seed, Profile::Ci, defect, watch).wrong?));
+    let Some((seed, wrong)) = (0..seeds).find_map(failing) else { panic!("{defect:?} passes {seeds} seeds") };
+    println!("{wrong}\n  {}", replay(seed, Profile::Ci, defect, watch));
+    assert_eq!(run(seed, Profile::Ci, Defect::None, watch).wrong, None);
+    wrong
+}
+
+#[test]
+fn a_vote_that_leaves_before_it_is_synced_is_found() {
+    let wrong = found(Defect::VoteBeforeSync, INSIDE, 2);
+    assert!(wrong.contains("its disk says"), "{wrong}");
+}
+
+/// It takes a crash between the vote and the sync, and a second candidate in the same term.
+#[test]
+fn a_vote_that_leaves_before_it_is_synced_is_found_by_a_second_vote() {
+    let wrong = found(Defect::VoteBeforeSync, OUTCOMES, 1500);
+    assert!(wrong.contains("and did for"), "{wrong}");
+}
+
+#[test]
+fn an_acknowledgement_that_leaves_before_the_entry_is_synced_is_found() {
+    let wrong = found(Defect::AckBeforeSync, INSIDE, 2);
+    assert!(wrong.contains("its disk ends at"), "{wrong}");
+}
+
+#[test]
+fn an_acknowledgement_that_leaves_before_the_entry_is_synced_is_found_by_what_is_lost() {
+    let wrong = found(Defect::AckBeforeSync, OUTCOMES, 100);
+    assert!(wrong.contains("lost entries"), "{wrong}");
+}
+
+#[test]
+fn a_leader_that_counts_its_own_unsynced_entry_is_found() {
+    let wrong = found(Defect::CountUnsynced, INSIDE, 20);
+    assert!(wrong.contains("is committed and durable on"), "{wrong}");
+}
+
+/// It takes a leader's crash after the commit, and a new leader that is not among the few that had the entry.
+#[test]
+fn a_leader_that_counts_its_own_unsynced_entry_is_found_by_what_is_lost() {
+    found(Defect::CountUnsynced, OUTCOMES, 1500);
+}
+
+#[test]
+fn a_queue_without_dedup_is_found() {
+    let wrong = found(Defect::DroppedDedup, INSIDE, 20);
+    assert!(wrong.contains("next is"), "{wrong}");
+}
+
+#[test]
+fn a_queue_without_dedup_is_found_by_what_consumers_get() {
+    let wrong = found(Defect::DroppedDedup, OUTCOMES, 20);
+    assert!(wrong.contains("comes from") || wrong.contains("comes after"), "{wrong}");
+}
+
+#[test]
+fn a_tree_that_forgets_answered_requests_is_found_by_a_wrong_answer() {
+    let wrong = found(Defect::ForgottenRequests, OUTCOMES, 100);
+    assert!(wrong.contains("was answered"), "{wrong}");
+}
