@@ -98,6 +98,8 @@ impl<M: StateMachine> Group<M> {
             && self.amnesia.is_none()
             && self.installing.is_none()
             && !shared.stalled
+            // Raft asks this only where an election times out.
+            && raft.promotable()
             && (durable || !sole)
     }
 

@@ -42,8 +42,9 @@ pub(crate) struct Group<M: StateMachine> {
     pub stop: Option<StopReason>,
     /// The log lost entries up to this index that were acknowledged.
     pub amnesia: Option<u64>,
-    /// Where to answer a leader that the membership does not list yet.
+    /// Where to answer a leader that the membership does not list yet, and a candidate.
     contact: Option<(u64, NodeId)>,
+    candidate: Option<(u64, NodeId)>,
 
     pub queue: VecDeque<M::Request>,
     pub builder: BatchBuilder,
@@ -117,6 +118,7 @@ impl<M: StateMachine> Group<M> {
             stop: None,
             amnesia: None,
             contact: None,
+            candidate: None,
             queue: VecDeque::new(),
             builder: BatchBuilder::new(version),
             appended_version: version,
@@ -176,11 +178,11 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
-    /// The node of a member, or of the leader that wrote to us.
+    /// The node of a member, or of the leader or candidate that wrote to us.
     pub fn node_of(&self, uid: u64) -> Option<NodeId> {
         match self.state.membership.member(MemberUid(uid)) {
             Some(member) => Some(member.node),
-            None => self.contact.filter(|(u, _)| *u == uid).map(|(_, node)| node),
+            None => [self.contact, self.candidate].into_iter().flatten().find(|(u, _)| *u == uid).map(|(_, node)| node),
         }
     }
 
@@ -491,6 +493,11 @@ impl<M: StateMachine> Group<M> {
     /// A leader's word came from this node.
     pub fn heard_from_leader(&mut self, uid: u64, node: NodeId) {
         self.contact = Some((uid, node));
+    }
+
+    /// A candidate's request came from this node.
+    pub fn heard_from_candidate(&mut self, uid: u64, node: NodeId) {
+        self.candidate = Some((uid, node));
     }
 
     pub fn snapshot_index(&self) -> u64 {

@@ -35,6 +35,9 @@ impl<M: StateMachine> Group<M> {
         {
             self.heard_from_leader(uid, from);
         }
+        if matches!(kind, RaftMessageKind::RaftVote | RaftMessageKind::RaftPreVote) {
+            self.heard_from_candidate(uid, from);
+        }
         if let Some(range) = message.supported {
             self.note_range(uid, range);
         }
@@ -71,7 +74,7 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
-    /// Group, member and node must match what this member knows; who is no member may not vote.
+    /// Group, member and node must match what this member knows; the votes and answers of who is no member do not count.
     fn admits(&self, from: NodeId, message: &RaftMessage) -> bool {
         if message.to_uid != self.me.0 || message.from_uid == self.me.0 || message.from_uid == 0 {
             return false;
@@ -85,9 +88,12 @@ impl<M: StateMachine> Group<M> {
             // A leader may have joined after everything that this member knows; its term decides.
             RaftMessageKind::RaftAppend | RaftMessageKind::RaftHeartbeat | RaftMessageKind::RaftSnapshot => true,
             RaftMessageKind::RaftTimeoutNow => member.is_some() && !blocked && self.amnesia.is_none(),
+            // So may a candidate have, and this member's vote may be the one that it lacks; its log decides. The removed
+            // and the unknown do not push a leader aside, though.
             RaftMessageKind::RaftVote | RaftMessageKind::RaftPreVote => {
                 let able = message.supported.is_some_and(|range| self.may_lead(range));
-                member.is_some() && able && self.amnesia.is_none()
+                let polite = member.is_some() || message.context.is_empty();
+                polite && able && self.amnesia.is_none()
             }
             RaftMessageKind::RaftAppendResponse
             | RaftMessageKind::RaftVoteResponse

@@ -327,6 +327,26 @@ fn a_new_member_catches_up_and_then_votes() {
 }
 
 #[test]
+fn a_member_without_a_vote_does_not_stand_when_it_is_asked_to() {
+    let mut c = Cluster::new(4, 3, 116, plain);
+    let leader = c.wait_leader();
+    c.create(3, 3, false);
+    let new = Member { uid: c.nodes[3].uid, node: c.nodes[3].id, role: MemberRole::NonVoter };
+    c.driver(leader).change_members(GROUP, 1, vec![MemberChange::Add(new)]);
+    c.poll(leader);
+    c.wait_equal();
+    let term = c.status(leader).unwrap().term;
+    c.record_sent = true;
+    c.driver(3).campaign(GROUP);
+    c.poll(3);
+    c.run(2_000);
+    let id = c.nodes[3].id;
+    let stood = |m: &RaftMessage| matches!(m.kind(), RaftMessageKind::RaftVote | RaftMessageKind::RaftPreVote);
+    assert!(!c.sent.iter().any(|(from, _, _, m)| *from == id && stood(m)));
+    assert_eq!(c.status(leader).unwrap().term, term);
+}
+
+#[test]
 fn a_member_is_replaced_in_one_joint_change() {
     let mut c = Cluster::new(4, 3, 16, plain);
     let leader = c.wait_leader();
@@ -345,6 +365,34 @@ fn a_member_is_replaced_in_one_joint_change() {
     c.wait_equal();
     assert_eq!(c.machine(3).pushed, 10);
     assert!(c.nodes[leader].events.iter().any(|e| matches!(e, Event::Changed { token: 9, outcome: Ok(()), .. })));
+}
+
+#[test]
+fn a_member_that_missed_changes_votes_for_a_candidate_that_it_does_not_know() {
+    let mut c = Cluster::new(4, 3, 117, plain);
+    let leader = c.wait_leader();
+    c.run(500);
+    let (behind, out) = ((leader + 1) % 3, (leader + 2) % 3);
+    c.cut_off(behind);
+    c.create(3, 3, false);
+    let new = Member { uid: c.nodes[3].uid, node: c.nodes[3].id, role: MemberRole::Voter };
+    let changes = [
+        vec![MemberChange::Add(new), MemberChange::Remove(c.nodes[out].uid)],
+        vec![MemberChange::Remove(c.nodes[leader].uid)],
+    ];
+    for (token, change) in changes.into_iter().enumerate() {
+        c.driver(leader).change_members(GROUP, token as u64, change);
+        c.poll(leader);
+        c.run(1_000);
+    }
+    let voters: Vec<NodeId> = c.status(3).unwrap().membership.members.iter().map(|m| m.node).collect();
+    assert_eq!(voters, [c.nodes[behind].id, c.nodes[3].id]);
+    c.crash(leader);
+    c.crash(out);
+    c.heal();
+    c.run_until(20_000, |c| c.leader() == Some(3));
+    c.wait_equal();
+    assert_eq!(c.status(behind).unwrap().membership, c.status(3).unwrap().membership);
 }
 
 #[test]
