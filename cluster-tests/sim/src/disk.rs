@@ -102,11 +102,6 @@ impl SimDisk {
         self.inner.lock().member(group, member).map_or(0, |s| s.record.last_index)
     }
 
-    /// The last durable index of a group's log.
-    pub fn last_index(&self, group: GroupId) -> u64 {
-        self.inner.lock().groups.get(&group).map_or(0, |s| s.record.last_index)
-    }
-
     /// Whether the group's member exists here.
     pub fn has(&self, group: GroupId) -> bool {
         self.inner.lock().groups.contains_key(&group)

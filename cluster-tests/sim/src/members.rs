@@ -78,7 +78,7 @@ impl World {
             driver.remove_group(group);
         }
         if let Some(me) = wanted
-            && let Some(desk) = self.desk(node)
+            && let Some(desk) = self.desk(node, me)
         {
             let version = self.plan.groups.iter().find(|g| g.group == group).map_or(1, |g| g.version);
             let spec = GroupSpec {

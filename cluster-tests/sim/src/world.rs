@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use warren_proto::ids::{GroupId, MachineVersion, NodeId, SessionRef};
+use warren_proto::ids::{GroupId, MachineVersion, MemberUid, NodeId, SessionRef};
 use warren_raft::driver::{Driver, EntryCache, Event, GroupSpec, GroupStatus, Output, Work, WorkDone};
 use warren_raft::log_store::LogStore;
 use warren_raft::machine::Role;
@@ -166,7 +166,7 @@ impl World {
             let plan = self.plan.groups[g].clone();
             for (n, member) in plan.members.iter().enumerate() {
                 let Some(node) = self.nodes.iter().position(|node| node.id == member.node) else { continue };
-                let Some(desk) = self.desk(node) else { continue };
+                let Some(desk) = self.desk(node, member.uid) else { continue };
                 let spec = GroupSpec {
                     group: plan.group,
                     me: member.uid,
@@ -432,10 +432,11 @@ impl World {
         self.nodes[node].lives == 1 && self.plan.old_nodes.contains(&node)
     }
 
-    pub(crate) fn desk(&self, node: usize) -> Option<Desk> {
+    pub(crate) fn desk(&self, node: usize, me: MemberUid) -> Option<Desk> {
         let process = self.nodes[node].process.as_ref()?;
         Some(Desk {
             node: self.nodes[node].id,
+            me,
             disk: self.nodes[node].disk.clone(),
             out: process.out.clone(),
             down: process.down.clone(),
@@ -484,7 +485,7 @@ impl World {
         };
         for record in records {
             let group = record.group;
-            let Some(desk) = self.desk(node) else { return };
+            let Some(desk) = self.desk(node, record.me) else { return };
             let machine = Member::new(group, &self.plan.queue, desk);
             if let Some(driver) = self.nodes[node].driver()
                 && let Err(error) = driver.recover(record, machine)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use warren_proto::batch::BatchBuilder;
-use warren_proto::ids::{GroupId, MachineVersion, NodeId};
+use warren_proto::ids::{GroupId, MachineVersion, MemberUid, NodeId};
 use warren_queues::quorum::Config;
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, StateMachine};
 
@@ -39,11 +39,13 @@ pub enum Said {
     },
 }
 
-/// What the members of one node's process share.
+/// What a member has from its node's process.
 #[derive(Clone)]
 pub struct Desk {
     /// The node.
     pub node: NodeId,
+    /// The member.
+    pub me: MemberUid,
     /// Its disk, for checks.
     pub disk: Arc<SimDisk>,
     /// What is said.
@@ -162,6 +164,10 @@ impl StateMachine for Member {
 
     fn tick(&mut self, out: &mut BatchBuilder, cx: &GroupCx<'_>) {
         each!(self, m => m.tick(out, cx));
+    }
+
+    fn followers(&mut self, keeping_up: &[NodeId], cx: &GroupCx<'_>) {
+        each!(self, m => m.followers(keeping_up, cx));
     }
 
     fn wake_at(&self) -> Option<u64> {

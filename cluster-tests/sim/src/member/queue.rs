@@ -10,7 +10,7 @@ use warren_queues::quorum::{
     Command, Config, Delivered, DropReason, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey,
     stored_message,
 };
-use warren_queues::{ConsumerId, ConsumerRef, Origin, SessionLoss};
+use warren_queues::{ConsumerId, ConsumerRef, Deliver, Origin, SessionLoss};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
 
 use super::{Desk, Said};
@@ -54,6 +54,8 @@ pub struct QueueMember {
     timers: BTreeMap<TimerKey, u64>,
     /// Leader: which nodes it has said can be reached.
     told: BTreeMap<NodeId, bool>,
+    /// Leader: nodes whose own member delivers to their sessions.
+    delivering: Vec<NodeId>,
     /// Leader: commands that follow from what happened outside, to be appended with the next tick.
     owed: Vec<Command>,
     rechecked_at: u64,
@@ -73,6 +75,7 @@ impl QueueMember {
             monitored: BTreeSet::new(),
             timers: BTreeMap::new(),
             told: BTreeMap::new(),
+            delivering: Vec::new(),
             owed: Vec::new(),
             rechecked_at: 0,
             force_snapshot: false,
@@ -105,23 +108,21 @@ impl QueueMember {
         self.desk.down.lock().contains(&session.node)
     }
 
-    /// Carries out what the machine asked for. Only the leader does; for all others the effects are void.
+    /// Carries out what the machine asked for. Each member delivers to the sessions of its own node; all else, also
+    /// deliveries to nodes without a member that keeps up, is the leader's.
     fn perform(&mut self, cx: &GroupCx<'_>) {
         let mut fx = std::mem::take(&mut self.fx);
-        if cx.role != Role::Leader {
-            self.force_snapshot |= fx.iter().any(|effect| matches!(effect, Effect::ForceSnapshot));
-            fx.clear();
-            self.fx = fx;
-            return;
-        }
+        let leads = cx.role == Role::Leader;
         for effect in fx.drain() {
             match effect {
                 Effect::Deliver(deliver) => {
-                    let messages = self.handed(&deliver.messages, cx);
-                    if !messages.is_empty() {
-                        self.say(deliver.session, QueueEvent::Deliver { key: deliver.key, messages, again: false });
+                    let node = deliver.session.node;
+                    if node == self.desk.node || (leads && !self.delivering.contains(&node)) {
+                        self.deliver(&deliver, cx);
                     }
                 }
+                Effect::ForceSnapshot => self.force_snapshot = true,
+                _ if !leads => {}
                 Effect::Monitor(session) => {
                     self.monitored.insert(session);
                     if self.is_down(session) {
@@ -139,10 +140,21 @@ impl QueueMember {
                     self.timers.remove(&key);
                 }
                 Effect::Dropped { .. } => {}
-                Effect::ForceSnapshot => self.force_snapshot = true,
             }
         }
         self.fx = fx;
+    }
+
+    fn deliver(&self, deliver: &Deliver<Delivered>, cx: &GroupCx<'_>) {
+        let messages = self.handed(&deliver.messages, cx);
+        if messages.is_empty() {
+            return;
+        }
+        let event = QueueEvent::Deliver { key: deliver.key, messages, again: false };
+        // Whoever does not know the consumer tells the leader.
+        let from = cx.leader.unwrap_or(self.desk.node);
+        let said = ToSession { session: deliver.session, group: self.group, from, event };
+        self.desk.out.lock().push(Said::ToSession(said));
     }
 
     /// Puts into the log which of the sessions' nodes can be reached, where this leader has not said so yet. A change
@@ -192,7 +204,7 @@ impl QueueMember {
         };
         let Some(batch) = batch else {
             // Committed by others, and on its way to this disk.
-            if self.desk.disk.last_index(cx.group) >= index {
+            if self.desk.disk.written(cx.group, self.desk.me) >= index {
                 let (node, group) = (self.desk.node, cx.group);
                 self.desk.wrong(|| format!("node {node} lost the body of {:?} in group {group}", message.reference));
             }
@@ -437,6 +449,7 @@ impl StateMachine for QueueMember {
     }
 
     fn role_changed(&mut self, cx: &GroupCx<'_>) {
+        self.delivering.clear();
         match cx.role {
             Role::Leader => {
                 self.monitored.clear();
@@ -481,6 +494,15 @@ impl StateMachine for QueueMember {
         }
     }
 
+    fn followers(&mut self, keeping_up: &[NodeId], cx: &GroupCx<'_>) {
+        let before = std::mem::replace(&mut self.delivering, keeping_up.to_vec());
+        for node in before.into_iter().filter(|node| !keeping_up.contains(node)) {
+            // What its member did not come to hand out. Sessions drop what they have.
+            self.queue.redeliver(node, &mut self.fx);
+        }
+        self.perform(cx);
+    }
+
     fn wake_at(&self) -> Option<u64> {
         if !self.owed.is_empty() {
             return Some(0);
@@ -504,7 +526,7 @@ impl StateMachine for QueueMember {
         MachineSnapshot { state: Bytes::from(state), live: self.queue.live() }
     }
 
-    fn restore(&mut self, state: &[u8], index: u64, _: MachineVersion, _: &GroupCx<'_>) -> Result<(), RestoreError> {
+    fn restore(&mut self, state: &[u8], index: u64, _: MachineVersion, cx: &GroupCx<'_>) -> Result<(), RestoreError> {
         self.queue = Queue::decode_state(state).map_err(|e| RestoreError(e.to_string()))?;
         self.fx.clear();
         let mut judge = self.desk.judge.lock();
@@ -512,6 +534,10 @@ impl StateMachine for QueueMember {
             judge.wrong(|| format!("group {} was restored at {index} to another state", self.group));
         }
         judge.state(self.desk.node, self.group, index, self.queue.digest());
+        drop(judge);
+        // Handed out between the last entry applied here and the snapshot.
+        self.queue.redeliver(self.desk.node, &mut self.fx);
+        self.perform(cx);
         Ok(())
     }
 
