@@ -1,5 +1,6 @@
 //! Ordinary client programs, written for RabbitMQ, against a cluster of three.
 
+use futures_util::StreamExt as _;
 use warren_cluster_tests::{Cluster, Program, Setup, amqp, rounds};
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -101,6 +102,46 @@ fn bad_input_gets_the_right_error_and_harms_nobody_else() {
     let cluster = Cluster::start(3);
     let pid = cluster[0].pid().expect("the node runs");
     Program::python("bad_input.py").arg("--ports", cluster.ports()).arg("--pid", pid).pass();
+}
+
+#[test]
+fn what_warren_does_not_have_is_refused_by_name() {
+    let cluster = Cluster::start(1);
+    Program::python("refusals.py").arg("--ports", cluster.ports()).pass();
+}
+
+#[test]
+fn corner_cases_are_as_in_rabbitmq() {
+    let cluster = Cluster::start(1);
+    Program::python("corners.py").arg("--ports", cluster.ports()).pass();
+}
+
+#[test]
+fn a_consumer_that_may_not_read_any_more_ends_when_its_clients_secret_is_updated() {
+    let cluster = Cluster::start(1);
+    let node = &cluster[0];
+    node.ctl_ok(&["add_user", "reader", "secret"]);
+    node.ctl_ok(&["set_permissions", "reader", ".*", ".*", ".*"]);
+    runtime().block_on(async {
+        let uri = format!("amqp://reader:secret@127.0.0.1:{}/%2f", node.amqp_port());
+        let connection = lapin::Connection::connect(&uri, Default::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        let mut consumers = Vec::new();
+        for queue in ["kept", "lost"] {
+            amqp::declare_quorum(&channel, queue).await.unwrap();
+            let consumer = channel.basic_consume(queue.into(), queue.into(), Default::default(), Default::default());
+            consumers.push(consumer.await.unwrap());
+        }
+        node.ctl_ok(&["set_permissions", "reader", ".*", ".*", "^kept$"]);
+        connection.update_secret("secret".into(), "test".into()).await.unwrap();
+        amqp::publish(&channel, "kept", b"kept", amqp::ANSWER_LIMIT).await.unwrap();
+        let [kept, lost] = &mut consumers[..] else { unreachable!() };
+        let limit = amqp::ANSWER_LIMIT;
+        let delivered = tokio::time::timeout(limit, kept.next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(delivered.data, b"kept");
+        assert!(tokio::time::timeout(limit, lost.next()).await.unwrap().is_none());
+        assert!(channel.status().connected());
+    });
 }
 
 #[test]

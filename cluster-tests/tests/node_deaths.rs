@@ -51,7 +51,7 @@ fn leader(cluster: &Cluster, queue: &str) -> usize {
 fn killing_the_leader_again_and_again_loses_no_confirmed_message() {
     let mut cluster = Cluster::start(3);
     let load = Load::start(&cluster, "leader-kills");
-    for _ in 0..rounds(4) {
+    for _ in 0..rounds(20) {
         let victim = leader(&cluster, "leader-kills");
         cluster[victim].stop(Stop::Kill);
         std::thread::sleep(Duration::from_secs(1));

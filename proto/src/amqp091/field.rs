@@ -391,6 +391,29 @@ impl FieldValue {
         })
     }
 
+    /// The name of its type, as error texts call it.
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            FieldValue::Bool(_) => "bool",
+            FieldValue::I8(_) => "byte",
+            FieldValue::U8(_) => "unsignedbyte",
+            FieldValue::I16(_) => "short",
+            FieldValue::U16(_) => "unsignedshort",
+            FieldValue::I32(_) => "signedint",
+            FieldValue::U32(_) => "unsignedint",
+            FieldValue::I64(_) => "long",
+            FieldValue::F32(_) => "float",
+            FieldValue::F64(_) => "double",
+            FieldValue::Decimal { .. } => "decimal",
+            FieldValue::LongStr(_) => "longstr",
+            FieldValue::ByteArray(_) => "binary",
+            FieldValue::Array(_) => "array",
+            FieldValue::Table(_) => "table",
+            FieldValue::Timestamp(_) => "timestamp",
+            FieldValue::Void => "void",
+        }
+    }
+
     /// Whether two values are the same to a declaration: integers of any width compare by value, floats of either
     /// width too; an integer never equals a float or a string.
     pub fn equivalent(&self, other: &FieldValue) -> bool {

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use warren_broker::ConsumerSpec;
+use warren_broker::access::{Permission, Resource};
 use warren_broker::queue::protocol::{QueueEvent, ToSession};
 use warren_proto::amqp091::{
     BasicCancel, BasicCancelOk, BasicConsume, BasicConsumeOk, BasicGet, BasicGetEmpty, FieldTable, Method,
@@ -15,6 +16,9 @@ use crate::errors::from_broker;
 
 /// Arguments that only streams take.
 const STREAM_ARGUMENTS: [&str; 3] = ["x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"];
+
+/// An argument of quorum queues' consumers that Warren does not have yet.
+const CONSUMER_TIMEOUT: &str = "x-consumer-timeout";
 
 impl Channel {
     /// Runs `basic.consume`, `basic.cancel` or `basic.get`.
@@ -81,6 +85,16 @@ impl Channel {
         }
     }
 
+    /// Looks at the user's permissions anew. The tags of consumers whose queues it may not read any more.
+    pub fn recheck_permissions(&mut self, context: &Context) -> Vec<ShortStr> {
+        self.publisher.forget_permissions();
+        let (user, vhost) = (&context.caller.user.name, &context.caller.vhost);
+        let lost = self.session.consumed().filter(|(_, queue)| {
+            context.broker.check(user, vhost, Permission::Read, Resource::Queue(&queue.name)).is_err()
+        });
+        lost.filter_map(|(tag, _)| ShortStr::from_bytes(tag.clone()).ok()).collect()
+    }
+
     /// Forgets a consumer once all that its queue delivered was taken.
     pub fn cancelled(&mut self, tag: &ShortStr) {
         self.session.cancelled(tag.as_bytes());
@@ -115,11 +129,15 @@ fn priority(arguments: &FieldTable) -> Result<i32, ProtocolError> {
             return Err(ProtocolError::new(ReplyCode::PreconditionFailed, text));
         }
     }
+    if arguments.get(CONSUMER_TIMEOUT).is_some() {
+        let text = format!("consumer argument '{CONSUMER_TIMEOUT}' is not available in this version of Warren");
+        return Err(ProtocolError::new(ReplyCode::PreconditionFailed, text));
+    }
     let Some(value) = arguments.get("x-priority") else {
         return Ok(0);
     };
     let Some(priority) = value.as_int() else {
-        let text = format!("consumer argument 'x-priority' is not an integer: {value:?}");
+        let text = format!("consumer argument 'x-priority' is of type '{}', expected an integer", value.type_name());
         return Err(ProtocolError::new(ReplyCode::PreconditionFailed, text));
     };
     Ok(priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
@@ -148,9 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn stream_arguments_are_refused() {
-        let arguments = FieldTable::new().with("x-stream-offset", "first");
-        assert_eq!(priority(&arguments).map_err(|e| e.code), Err(ReplyCode::PreconditionFailed));
+    fn arguments_that_would_have_no_effect_are_refused() {
+        for (name, value) in [("x-stream-offset", "first".into()), ("x-consumer-timeout", FieldValue::I32(60_000))] {
+            let arguments = FieldTable::new().with(name, value);
+            assert_eq!(priority(&arguments).map_err(|e| e.code), Err(ReplyCode::PreconditionFailed), "{name}");
+        }
+        assert_eq!(priority(&FieldTable::new().with("x-foo", 1_i64)).ok(), Some(0));
     }
 
     #[test]

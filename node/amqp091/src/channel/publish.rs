@@ -88,6 +88,12 @@ impl Publisher {
         Ok(now)
     }
 
+    /// Forgets what the user may write to.
+    pub fn forget_permissions(&mut self) {
+        self.writable.clear();
+        self.last = None;
+    }
+
     /// The property block of the remembered publish; it was checked.
     pub fn known_block(&self) -> &[u8] {
         self.last.as_ref().map_or(&[], |last| &last.block)
@@ -261,9 +267,15 @@ fn refused(text: impl Into<std::borrow::Cow<'static, str>>) -> ProtocolError {
     ProtocolError::new(ReplyCode::PreconditionFailed, text)
 }
 
+/// A message that is to expire is refused: one that quietly stays is handled long after its time.
+fn check_expiration(expiration: &str) -> Result<(), ProtocolError> {
+    parse_expiration(expiration).map_err(|e| refused(format!("invalid expiration '{expiration}': {e}")))?;
+    Err(refused(format!("expiration '{expiration}': message expiration is not available in this version of Warren")))
+}
+
 fn check_properties(properties: &PropertiesRef<'_>, context: &Context) -> Result<(), ProtocolError> {
     if let Some(expiration) = properties.expiration() {
-        parse_expiration(expiration).map_err(|e| refused(format!("invalid expiration '{expiration}': {e}")))?;
+        check_expiration(expiration)?;
     }
     if let Some(claimed) = properties.user_id() {
         let user = &context.caller.user;
@@ -329,6 +341,15 @@ mod tests {
         let (keys, has_bcc) = keys_of(&stored).expect("keys");
         assert_eq!(keys, [b"k", b"a", b"b"]);
         assert!(!has_bcc);
+    }
+
+    #[test]
+    fn expiration_is_refused_whether_it_is_valid_or_not() {
+        for (expiration, words) in [("60000", "not available"), ("+5", "not available"), ("10ms", "not an integer")] {
+            let error = check_expiration(expiration).expect_err("refused");
+            assert_eq!(error.code, ReplyCode::PreconditionFailed);
+            assert!(error.explanation.contains(words), "{error}");
+        }
     }
 
     #[test]

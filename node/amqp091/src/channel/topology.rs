@@ -51,13 +51,9 @@ impl Channel {
     }
 
     async fn queue_declare(&mut self, declare: QueueDeclare, context: &Context) -> Result<Answer, ProtocolError> {
-        let name = match (declare.passive, declare.queue.is_empty()) {
-            // A passive declare of nothing asks for the last queue.
-            (true, true) => self.queue_name(&declare.queue)?,
-            _ => declare.queue,
-        };
+        let name = declare.queue;
         if name.starts_with(REPLY_TO) {
-            return self.declare_reply_queue(name, declare.nowait, context);
+            return declare_reply_queue(name, declare.nowait, context);
         }
         let spec = QueueSpec {
             name: name.to_string(),
@@ -77,19 +73,6 @@ impl Channel {
             consumer_count: count(declared.consumers),
         };
         Ok(answer(declare.nowait, ok))
-    }
-
-    /// Declaring a name of direct replies creates nothing: it tells whether somebody is there.
-    fn declare_reply_queue(&self, name: ShortStr, nowait: bool, context: &Context) -> Result<Answer, ProtocolError> {
-        let alive = match ReplyAddress::decode(name.as_bytes()) {
-            Some(address) => address.is_alive(context),
-            None => &*name == REPLY_TO && self.reply_address().is_some(),
-        };
-        if !alive {
-            let vhost = &context.caller.vhost;
-            return Err(from_broker(no_queue(vhost, &name)));
-        }
-        Ok(answer(nowait, QueueDeclareOk { queue: name, message_count: 0, consumer_count: 1 }))
     }
 
     async fn queue_bind(&mut self, bind: QueueBind, context: &Context) -> Result<Answer, ProtocolError> {
@@ -130,6 +113,19 @@ impl Channel {
             .map_err(from_broker)?;
         Ok(answer(delete.nowait, QueueDeleteOk { message_count: count(deleted) }))
     }
+}
+
+/// Declaring a name of direct replies creates nothing: it tells whether somebody is there. Clients ask for the
+/// pseudo-queue itself to learn whether the server has it.
+fn declare_reply_queue(name: ShortStr, nowait: bool, context: &Context) -> Result<Answer, ProtocolError> {
+    let alive = match ReplyAddress::decode(name.as_bytes()) {
+        Some(address) => address.is_alive(context),
+        None => &*name == REPLY_TO,
+    };
+    if !alive {
+        return Err(from_broker(no_queue(&context.caller.vhost, &name)));
+    }
+    Ok(answer(nowait, QueueDeclareOk { queue: name, message_count: 0, consumer_count: 1 }))
 }
 
 async fn exchange_declare(declare: ExchangeDeclare, context: &Context) -> Result<Answer, ProtocolError> {

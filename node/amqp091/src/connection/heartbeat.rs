@@ -45,6 +45,11 @@ impl Heartbeat {
         self.wrote = true;
     }
 
+    /// A heartbeat was written, which does not stand for the next one.
+    pub fn sent(&mut self) {
+        self.wrote = false;
+    }
+
     /// Something was received.
     pub fn received(&mut self) {
         self.received = true;
@@ -111,9 +116,13 @@ mod tests {
         let mut beat = Heartbeat::new(10, start);
         assert!(!beat.check(start + SECOND * 4, true).send);
         assert!(beat.check(start + SECOND * 5, true).send);
+        // Writing the heartbeat itself counts as writing; that it was one is said afterwards.
         beat.wrote();
-        assert!(!beat.check(start + SECOND * 10, true).send);
-        assert!(beat.check(start + SECOND * 15, true).send);
+        beat.sent();
+        assert!(beat.check(start + SECOND * 10, true).send);
+        beat.wrote();
+        assert!(!beat.check(start + SECOND * 15, true).send);
+        assert!(beat.check(start + SECOND * 20, true).send);
     }
 
     #[test]

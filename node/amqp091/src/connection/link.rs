@@ -169,6 +169,7 @@ impl Link {
         if due.send && self.egress.is_empty() {
             write_heartbeat(self.egress.buffer());
             self.try_flush()?;
+            self.heartbeat.sent();
         }
         Ok(())
     }

@@ -12,8 +12,8 @@ use warren_broker::{
     Broker, CloseReason, Connection, ConnectionInfo, EventReceiver, EventSender, Output, SessionEvent, operations,
 };
 use warren_proto::amqp091::{
-    BasicPublish, ChannelClose, ChannelCloseOk, ChannelOpenOk, ConnectionCloseOk, ConnectionUpdateSecretOk, Frame,
-    FrameKind, FrameSink, Frames, Method, ProtocolError, ReplyCode, Scope, method_ids,
+    BasicCancel, BasicPublish, ChannelClose, ChannelCloseOk, ChannelOpenOk, ConnectionCloseOk,
+    ConnectionUpdateSecretOk, Frame, FrameKind, FrameSink, Frames, Method, ProtocolError, ReplyCode, Scope, method_ids,
 };
 use warren_proto::ids::SessionRef;
 
@@ -267,7 +267,7 @@ impl Running {
 
     async fn frame(&mut self, frame: Frame) -> Result<(), End> {
         if frame.channel == 0 {
-            return self.connection_frame(frame);
+            return self.connection_frame(frame).await;
         }
         let number = frame.channel;
         let Some(slot) = self.channels.get_mut(&number) else {
@@ -383,12 +383,17 @@ impl Running {
                 _ => {}
             }
         }
-        let ids = match frame.kind {
-            FrameKind::Method => method_ids(&frame.payload).unwrap_or_default(),
-            _ => (0, 0),
-        };
         let text = format!("expected 'channel.open' on channel {number}");
-        Err(ProtocolError::new(ReplyCode::ChannelError, text).in_method(ids).into())
+        let error = match frame.kind {
+            FrameKind::Method => {
+                let ids = method_ids(&frame.payload).unwrap_or_default();
+                ProtocolError::new(ReplyCode::ChannelError, text).in_method(ids)
+            }
+            FrameKind::Header | FrameKind::Body | FrameKind::Heartbeat => {
+                ProtocolError::new(ReplyCode::UnexpectedFrame, text)
+            }
+        };
+        Err(error.into())
     }
 
     fn open_channel(&mut self, number: u16) -> Result<(), End> {
@@ -431,17 +436,14 @@ impl Running {
         Ok(())
     }
 
-    fn connection_frame(&mut self, frame: Frame) -> Result<(), End> {
+    async fn connection_frame(&mut self, frame: Frame) -> Result<(), End> {
         if frame.kind != FrameKind::Method {
             // A heartbeat; content was refused by the codec.
             return Ok(());
         }
         match Method::decode(&frame.payload)? {
             Method::ConnectionClose(_) => Err(End::ClosedByClient),
-            Method::ConnectionUpdateSecret(_) => {
-                self.link.send(0, &ConnectionUpdateSecretOk::default().into());
-                Ok(())
-            }
+            Method::ConnectionUpdateSecret(_) => self.update_secret().await,
             // Answers a close that is not ours any more.
             Method::ConnectionCloseOk(_) => Ok(()),
             other => {
@@ -450,6 +452,24 @@ impl Running {
                 Err(ProtocolError::new(ReplyCode::CommandInvalid, text).in_method(other.ids()).into())
             }
         }
+    }
+
+    /// A new secret asks for permissions to be looked at anew: consumers that may not read any more end. The secret
+    /// itself says nothing, since users of the internal database do not expire.
+    async fn update_secret(&mut self) -> Result<(), End> {
+        let open = self.channels.iter().filter(|(_, slot)| matches!(slot, Slot::Open(_))).map(|(number, _)| *number);
+        for number in open.collect::<Vec<_>>() {
+            let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { continue };
+            for consumer_tag in channel.recheck_permissions(&self.context) {
+                let cancel = BasicCancel { consumer_tag, nowait: true };
+                self.slow(number, cancel.clone().into()).await?;
+                if self.context.cancel_notify {
+                    cancel.write_frame(number, self.link.egress.buffer());
+                }
+            }
+        }
+        self.link.send(0, &ConnectionUpdateSecretOk::default().into());
+        Ok(())
     }
 
     fn event(&mut self, event: SessionEvent) -> Result<(), End> {
@@ -641,7 +661,8 @@ impl Running {
     }
 
     async fn await_close_ok(&mut self, error: &ProtocolError) -> Result<(), LinkError> {
-        let unreadable = error.code == ReplyCode::FrameError;
+        // Broken arguments name their method, and the frames around them can still be told apart.
+        let unreadable = error.code == ReplyCode::FrameError && error.class_id == 0;
         let patience = match (unreadable, self.heartbeat) {
             (true, _) => GOODBYE_UNREADABLE,
             (false, 0) => GOODBYE,

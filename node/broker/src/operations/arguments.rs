@@ -100,8 +100,8 @@ pub(super) fn queue_kind(arguments: &FieldTable, queue: Named<'_>) -> Result<Opt
 pub(super) fn check(kind: QueueKind, arguments: &FieldTable, queue: Named<'_>) -> Result<(), BrokerError> {
     for (name, value) in arguments.iter() {
         match support(kind, name) {
-            None | Some(Support::Ignored) => {}
-            Some(Support::Yes) => check_value(name, value, queue)?,
+            None => {}
+            Some(Support::Yes | Support::Ignored) => check_value(name, value, queue)?,
             Some(Support::NotYet) => {
                 return Err(invalid(name, queue, "not available in this version of Warren"));
             }
@@ -128,6 +128,15 @@ fn check_value(name: &str, value: &FieldValue, queue: Named<'_>) -> Result<(), B
             Some(n) if n >= 1 => Ok(()),
             Some(n) => Err(invalid(name, queue, &format!("{{value_non_positive,{n}}}"))),
             None => Err(invalid(name, queue, "not an integer")),
+        },
+        "x-max-in-memory-length" | "x-max-in-memory-bytes" => match value.as_int() {
+            Some(n) if n >= 0 => Ok(()),
+            Some(n) => Err(invalid(name, queue, &format!("{{value_negative,{n}}}"))),
+            None => Err(invalid(name, queue, "not an integer")),
+        },
+        "x-queue-mode" => match value.as_str() {
+            Some("lazy" | "default") => Ok(()),
+            _ => Err(invalid(name, queue, "unsupported queue mode")),
         },
         "x-queue-version" => match value.as_int() {
             Some(2) => Ok(()),
@@ -197,14 +206,14 @@ pub(super) fn equivalent(
     check(kind, wanted, queue)
 }
 
-fn show(value: Option<&FieldValue>) -> String {
-    match value {
-        None => "none".to_owned(),
-        Some(value) => match (value.as_str(), value.as_int()) {
-            (Some(text), _) => format!("the value '{text}' of type 'longstr'"),
-            (_, Some(n)) => format!("the value '{n}' of type 'long'"),
-            _ => format!("{value:?}"),
-        },
+/// An argument in the words of an error text.
+pub(super) fn show(value: Option<&FieldValue>) -> String {
+    let Some(value) = value else { return "none".to_owned() };
+    let kind = value.type_name();
+    match (value.as_str(), value.as_int()) {
+        (Some(text), _) => format!("the value '{text}' of type '{kind}'"),
+        (_, Some(n)) => format!("the value '{n}' of type '{kind}'"),
+        _ => format!("a value of type '{kind}'"),
     }
 }
 
@@ -235,6 +244,31 @@ mod tests {
     #[test]
     fn unknown_arguments_are_accepted() {
         assert_eq!(check(QueueKind::Quorum, &FieldTable::new().with("x-foo", FieldValue::I64(1)), QUEUE), Ok(()));
+    }
+
+    #[test]
+    fn an_argument_without_effect_must_be_a_valid_one_all_the_same() {
+        let mode = |value: FieldValue| check(QueueKind::Classic, &FieldTable::new().with("x-queue-mode", value), QUEUE);
+        assert_eq!(mode(FieldValue::text("lazy")), Ok(()));
+        assert!(mode(FieldValue::text("busy")).is_err());
+        assert!(mode(FieldValue::I64(1)).is_err());
+        for name in ["x-max-in-memory-length", "x-max-in-memory-bytes"] {
+            let limit = |value: FieldValue| check(QueueKind::Quorum, &FieldTable::new().with(name, value), QUEUE);
+            assert_eq!(limit(FieldValue::I32(0)), Ok(()));
+            assert!(limit(FieldValue::I32(-1)).is_err());
+            assert!(limit(FieldValue::text("5")).is_err());
+        }
+    }
+
+    #[test]
+    fn a_difference_is_told_with_both_values_and_their_types() {
+        let five = FieldTable::new().with("x-delivery-limit", FieldValue::I32(5));
+        let error = equivalent(QueueKind::Quorum, &FieldTable::new(), &five, QUEUE).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "inequivalent arg 'x-delivery-limit' for queue 'q' in vhost '/': received the value '5' of type 'signedint' \
+             but current is none"
+        );
     }
 
     #[test]

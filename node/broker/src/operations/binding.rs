@@ -5,6 +5,7 @@ use warren_metastore::records::{Binding, DestinationKind, ExchangeKind};
 use warren_metastore::tree::{AbortCode, MetaError};
 use warren_proto::amqp091::FieldTable;
 
+use super::arguments::show;
 use super::exchange::bare;
 use super::{Context, clean_name, write_failed};
 use crate::access::{Permission, Resource};
@@ -121,6 +122,9 @@ fn check_x_match(spec: &BindingSpec) -> Result<(), BrokerError> {
     match spec.arguments.get("x-match") {
         None => Ok(()),
         Some(value) if matches!(value.as_str(), Some("all" | "any" | "all-with-x" | "any-with-x")) => Ok(()),
-        Some(value) => Err(BrokerError::PreconditionFailed(format!("invalid x-match field value {value:?}"))),
+        Some(value) => Err(BrokerError::PreconditionFailed(format!(
+            "invalid x-match: expected 'all', 'any', 'all-with-x' or 'any-with-x', got {}",
+            show(Some(value))
+        ))),
     }
 }

@@ -5,6 +5,7 @@ use warren_metastore::records::{DeleteExchange, Exchange, ExchangeKind, Record};
 use warren_metastore::tree::{AbortCode, MetaError};
 use warren_proto::amqp091::{FieldTable, FieldValue};
 
+use super::arguments::show;
 use super::{Context, clean_name, write_failed};
 use crate::access::{Permission, Resource};
 use crate::error::{BrokerError, no_exchange};
@@ -48,12 +49,12 @@ impl Broker {
     pub async fn exchange_declare(&self, cx: &Context, spec: ExchangeSpec) -> Result<(), BrokerError> {
         let name = clean_name(&spec.name);
         let existing = self.metadata.exchange(&cx.vhost, &name);
+        if name.is_empty() {
+            return Err(BrokerError::AccessRefused("operation not permitted on the default exchange".into()));
+        }
         if spec.passive {
             self.check_any(&cx.user.name, &cx.vhost, Resource::Exchange(&name))?;
             return existing.map(|_| ()).ok_or_else(|| no_exchange(&cx.vhost, &name));
-        }
-        if name.is_empty() {
-            return Err(BrokerError::AccessRefused("operation not permitted on the default exchange".into()));
         }
         let kind = ExchangeKind::from_name(&spec.kind);
         if let ExchangeKind::Other(kind) = &kind {
@@ -92,10 +93,11 @@ impl Broker {
     }
 
     fn check_alternate(&self, cx: &Context, name: &str, arguments: &FieldTable) -> Result<(), BrokerError> {
-        let Some(alternate) = arguments.get(ALTERNATE_EXCHANGE) else { return Ok(()) };
-        let Some(alternate) = alternate.as_str() else {
+        let Some(value) = arguments.get(ALTERNATE_EXCHANGE) else { return Ok(()) };
+        let Some(alternate) = value.as_str() else {
             return Err(BrokerError::PreconditionFailed(format!(
-                "invalid arg '{ALTERNATE_EXCHANGE}' for exchange '{name}' in vhost '{}': not a string",
+                "invalid type '{}' for arg '{ALTERNATE_EXCHANGE}' in exchange '{name}' in vhost '{}'",
+                value.type_name(),
                 cx.vhost
             )));
         };
@@ -110,7 +112,10 @@ impl Broker {
             return Err(BrokerError::AccessRefused("operation not permitted on the default exchange".into()));
         }
         if name.starts_with("amq.") {
-            return Err(BrokerError::AccessRefused(format!("exchange name '{name}' contains reserved prefix 'amq.*'")));
+            return Err(BrokerError::AccessRefused(format!(
+                "deletion of system exchange '{name}' in vhost '{}' not allowed",
+                cx.vhost
+            )));
         }
         self.check(&cx.user.name, &cx.vhost, Permission::Configure, Resource::Exchange(&name))?;
         let mode = if if_unused { DeleteExchange::IfUnused } else { DeleteExchange::Always };
@@ -159,11 +164,13 @@ fn equivalent(existing: &Exchange, wanted: &Exchange) -> Result<(), BrokerError>
     }
     let (received, current) = (alternate(wanted), alternate(existing));
     if received != current {
-        let show = |value: Option<FieldValue>| match value {
-            Some(value) => value.as_str().map_or_else(|| format!("{value:?}"), str::to_owned),
-            None => "none".to_owned(),
-        };
-        return differs(ALTERNATE_EXCHANGE, &show(received), &show(current));
+        return Err(BrokerError::PreconditionFailed(format!(
+            "inequivalent arg '{ALTERNATE_EXCHANGE}' for exchange '{}' in vhost '{}': received {} but current is {}",
+            existing.name,
+            existing.vhost,
+            show(received.as_ref()),
+            show(current.as_ref())
+        )));
     }
     Ok(())
 }

@@ -317,7 +317,7 @@ impl Broker {
         if if_unused && !stats.consumers.is_empty() {
             return Err(BrokerError::PreconditionFailed(format!("queue '{name}' in vhost '{}' in use", cx.vhost)));
         }
-        if if_empty && stats.ready + stats.unacknowledged > 0 {
+        if if_empty && stats.ready > 0 {
             return Err(BrokerError::PreconditionFailed(format!("queue '{name}' in vhost '{}' not empty", cx.vhost)));
         }
         self.delete_queue(&queue).await?;

@@ -245,6 +245,14 @@ impl Session {
         self.by_tag.contains_key(tag)
     }
 
+    /// The tags of consumers that were not cancelled, with their queues.
+    pub fn consumed(&self) -> impl Iterator<Item = (&Bytes, &Arc<QueueTarget>)> {
+        self.by_tag.iter().filter_map(|(tag, number)| {
+            let client = self.clients.get(&self.consumers[*number as usize].group)?;
+            Some((tag, &client.target))
+        })
+    }
+
     /// Answers deliveries; see [`UnackedDeliveries::settle`]. Sent by the next flush.
     pub fn settle(&mut self, delivery_tag: u64, multiple: bool, settlement: Settlement) -> Result<(), UnknownTag> {
         let (clients, dirty, consumers) = (&mut self.clients, &mut self.dirty, &mut self.consumers);

@@ -76,8 +76,8 @@ pub struct QueueClient {
     settlements: Vec<PendingSettlement>,
     /// The queue has applied something of this enqueuer.
     registered: bool,
-    /// Something was sent that may have been proposed.
-    ambiguous: bool,
+    /// How often the first pending publish was sent without a refusal: each may have proposed it.
+    attempts: u32,
     waiting_since: Option<Instant>,
     heard: Instant,
     retry_at: Option<Instant>,
@@ -107,7 +107,7 @@ impl QueueClient {
             commands_unsent: 0,
             settlements: Vec::new(),
             registered: false,
-            ambiguous: false,
+            attempts: 0,
             waiting_since: None,
             heard: now,
             retry_at: None,
@@ -227,7 +227,7 @@ impl QueueClient {
             items.push(QueueItem::Publishes { first_seq, messages });
             self.requests.push_back(self.first_seq + self.pending.len() as u64 - 1);
             self.unsent = 0;
-            self.ambiguous = true;
+            self.attempts += u32::from(start == 0);
         }
         let start = self.commands.len() - self.commands_unsent;
         for command in self.commands.range(start..) {
@@ -266,7 +266,7 @@ impl QueueClient {
             let messages = self.pending.range(at..end).map(|p| p.message.clone()).collect();
             let first_seq = self.first_seq + at as u64;
             self.requests.push_back(self.first_seq + end as u64 - 1);
-            self.ambiguous = true;
+            self.attempts += u32::from(at == 0);
             self.push(leader, vec![QueueItem::Publishes { first_seq, messages }], out);
             at = end;
         }
@@ -345,6 +345,7 @@ impl QueueClient {
         self.enqueuer = enqueuer;
         self.first_seq = 1;
         self.registered = false;
+        self.attempts = 0;
     }
 
     /// A command was applied.
@@ -371,8 +372,8 @@ impl QueueClient {
     ) -> bool {
         self.heard = now;
         if first_seq.is_some_and(|seq| seq <= self.first_seq) {
-            // Nothing of what is pending was appended by this attempt.
-            self.ambiguous = self.registered;
+            // Nothing of what is pending was appended by this attempt. Earlier ones may have been.
+            self.attempts = self.attempts.saturating_sub(1);
         }
         match leader {
             // Of several refusals on their way the first moves everything; the others name a leader that has it.
@@ -397,7 +398,7 @@ impl QueueClient {
             return false;
         }
         let waited = self.waiting_since.is_some_and(|since| now.duration_since(since) >= FIRST_LEADER);
-        if waited && !self.registered && !self.ambiguous && self.leader.is_none() && !self.pending.is_empty() {
+        if waited && !self.registered && self.attempts == 0 && self.leader.is_none() && !self.pending.is_empty() {
             for publish in self.pending.drain(..) {
                 if let Some(tag) = publish.confirm {
                     resolved(tag, false);
@@ -589,6 +590,21 @@ mod tests {
         f.tick(Duration::from_secs(2));
         assert_eq!(f.resolved, [(1, false), (2, false)]);
         assert!(f.client.is_idle());
+    }
+
+    #[test]
+    fn a_first_publish_that_an_unanswered_attempt_may_have_proposed_is_not_refused() {
+        let mut f = Fixture::new();
+        f.publish(1..=1);
+        f.flush(Some(A));
+        // The leader was cut off with it. Asked again, it knows that it leads no more.
+        assert!(f.tick(RESEND_AFTER));
+        f.client.resend(A, f.now, &mut f.sent);
+        f.client.refused(None, A, false, Some(1), f.now);
+        f.tick(FIRST_LEADER * 2);
+        assert!(f.resolved.is_empty());
+        assert!(!f.enqueued(1, 1, EnqueueOutcome::Enqueued));
+        assert_eq!(f.resolved, [(1, true)]);
     }
 
     #[test]

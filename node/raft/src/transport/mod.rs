@@ -53,6 +53,8 @@ const MIN_PROTOCOL: u32 = 1;
 /// A dead path is noticed by HTTP/2 after these two together, even when nothing is sent.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
+/// The listener's pings only find connections whose other end is gone: the dialer asks more often.
+const LISTENER_KEEPALIVE: Duration = Duration::from_secs(20);
 /// HTTP/2 flow control: what may be under way on a connection.
 const WINDOW: u32 = 16 << 20;
 /// Largest message taken from a peer. Callers keep frames below 8 MiB; this bounds what a fault can cost.
