@@ -61,6 +61,18 @@ async function workQueue(scenario, kind, options) {
   await channel.deleteQueue(queue);
 }
 
+/**
+ * Waits until the publisher's node routes by what other nodes have declared: it answers a declaration of its own once it
+ * has applied everything before.
+ */
+async function seenByPublisher(scenario) {
+  const channel = await scenario.channel();
+  const exchange = scenario.nameOf(`seen-${Date.now()}-${Math.random()}`);
+  await channel.assertExchange(exchange, 'fanout', { durable: false });
+  await channel.deleteExchange(exchange);
+  await channel.close();
+}
+
 /** A server-named exclusive queue bound with those keys, and the list of what it receives. */
 async function subscriber(scenario, node, exchange, keys, args = undefined) {
   const channel = await scenario.channel(node);
@@ -69,6 +81,7 @@ async function subscriber(scenario, node, exchange, keys, args = undefined) {
   for (const key of keys) await channel.bindQueue(queue, exchange, key, args);
   const got = [];
   await channel.consume(queue, (m) => got.push([m.fields.routingKey, m.content.toString()]), { noAck: true });
+  await seenByPublisher(scenario);
   return got;
 }
 

@@ -95,6 +95,18 @@ def work_queue(run, kind, arguments):
     channel.queue_delete(queue)
 
 
+def seen_by_publisher(run):
+    """Waits until the publisher's node routes by what other nodes have declared.
+
+    It answers a declaration of its own once it has applied everything before.
+    """
+    channel = run.connect(0).channel()
+    exchange = run.name_of(f"seen-{time.monotonic_ns()}")
+    channel.exchange_declare(exchange, "fanout")
+    channel.exchange_delete(exchange)
+    channel.connection.close()
+
+
 def subscriber(run, node, exchange, keys):
     """A server-named exclusive queue bound with those keys, and the list of what it received."""
     channel = run.connect(node).channel()
@@ -104,6 +116,7 @@ def subscriber(run, node, exchange, keys):
         channel.queue_bind(exchange=exchange, queue=queue, routing_key=key)
     got = []
     channel.basic_consume(queue, lambda _c, m, _p, text: got.append((m.routing_key, text)), auto_ack=True)
+    seen_by_publisher(run)
     return channel, got
 
 

@@ -300,9 +300,13 @@ impl Session {
         };
         let failure = match self.broker.call_queue(self.me, target, request).await {
             Ok(QueueReply::Attached { key, next_msg_id }) => {
+                // The answer may be the one to a second attempt, and what was delivered since the first waits in the
+                // connection's events. Ids go on only for a subscription that was cancelled and still holds messages.
+                let before = self.consumers.iter().find(|(_, c)| c.group == target.group && c.handle.key == key);
+                let known = before.map_or(0, |(_, before)| before.next_msg_id);
                 let consumer = &mut self.consumers[number as usize];
                 consumer.handle.key = key;
-                consumer.next_msg_id = next_msg_id;
+                consumer.next_msg_id = next_msg_id.min(known);
                 return Ok(());
             }
             Ok(QueueReply::ExclusiveUse) => BrokerError::AccessRefused(format!(
