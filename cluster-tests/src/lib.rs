@@ -13,12 +13,14 @@
 pub mod amqp;
 mod cluster;
 mod disk;
+mod load;
 mod node;
 mod ports;
 mod program;
 
 pub use cluster::{Cluster, Setup, warren_binary};
 pub use disk::DiskFault;
+pub use load::Load;
 pub use node::{Node, Stop};
 pub use ports::Claim;
 pub use program::{Program, Running, Verdict, clients_folder};

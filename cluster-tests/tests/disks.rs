@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lapin::Channel;
-use warren_cluster_tests::{Cluster, DiskFault, Program, Running, Setup, Stop, amqp, rounds, wait_for};
+use warren_cluster_tests::{Cluster, DiskFault, Load, Setup, Stop, amqp, rounds, wait_for};
 
 /// The exit status of a node that stopped since its log cannot be written.
 const LOG_FAILED: i32 = 74;
@@ -48,39 +48,6 @@ fn ends_for_its_log(cluster: &mut Cluster, index: usize, limit: Duration) -> Dur
     let log = cluster[index].log();
     assert!(log.contains("the log cannot be written"), "the log does not say why: {log}");
     started.elapsed()
-}
-
-/// A load that goes on until [`Load::finish`].
-struct Load {
-    program: Running,
-    stop_file: PathBuf,
-}
-
-impl Load {
-    fn start(cluster: &Cluster, queue: &str) -> Load {
-        let history = cluster.folder().join(format!("{queue}.jsonl"));
-        let stop_file = cluster.folder().join(format!("{queue}.stop"));
-        let program = Program::python("load.py")
-            .arg("--ports", cluster.ports())
-            .arg("--history", history.display())
-            .arg("--stop-file", stop_file.display())
-            .arg("--queue", queue)
-            .arg("--seconds", 600)
-            .arg("--limit", 900)
-            .arg("--rate", 300)
-            .arg("--drain", 90)
-            .start();
-        wait_for("the first confirms", Duration::from_secs(30), || {
-            let size = fs::metadata(&history).map(|file| file.len());
-            size.is_ok_and(|bytes| bytes > 50_000).then_some(())
-        });
-        Load { program, stop_file }
-    }
-
-    fn finish(self) {
-        fs::write(&self.stop_file, b"").expect("a file can be written");
-        self.program.pass();
-    }
 }
 
 fn leader(cluster: &Cluster, queue: &str) -> usize {

@@ -2,45 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use warren_cluster_tests::{Cluster, Program, Running, Setup, Stop, amqp, rounds, wait_for};
+use warren_cluster_tests::{Cluster, Load, Program, Setup, Stop, amqp, rounds, wait_for};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Runtime::new().expect("a runtime can be started")
-}
-
-/// A load that goes on until [`Load::finish`].
-struct Load {
-    program: Running,
-    stop_file: std::path::PathBuf,
-}
-
-impl Load {
-    /// Starts publishers and consumers on a queue of that name and waits until messages flow.
-    fn start(cluster: &Cluster, queue: &str) -> Load {
-        let history = cluster.folder().join(format!("{queue}.jsonl"));
-        let stop_file = cluster.folder().join(format!("{queue}.stop"));
-        let program = Program::python("load.py")
-            .arg("--ports", cluster.ports())
-            .arg("--history", history.display())
-            .arg("--stop-file", stop_file.display())
-            .arg("--queue", queue)
-            .arg("--seconds", 600)
-            .arg("--limit", 900)
-            .arg("--rate", 300)
-            .arg("--drain", 90)
-            .start();
-        wait_for("the first confirms", Duration::from_secs(30), || {
-            let size = std::fs::metadata(&history).map(|file| file.len());
-            size.is_ok_and(|bytes| bytes > 50_000).then_some(())
-        });
-        Load { program, stop_file }
-    }
-
-    /// Stops publishing, lets the queue drain, and checks the history.
-    fn finish(self) -> warren_cluster_tests::Verdict {
-        std::fs::write(&self.stop_file, b"").expect("a file can be written");
-        self.program.pass()
-    }
 }
 
 fn leader(cluster: &Cluster, queue: &str) -> usize {

@@ -350,29 +350,35 @@ impl Sessions {
     }
 }
 
+/// A log that holds nothing.
+#[cfg(test)]
+pub(crate) struct NoLog;
+
+#[cfg(test)]
+impl EntryReader for NoLog {
+    fn cached(&self, _: GroupId, _: u64) -> Option<warren_proto::batch::Batch> {
+        None
+    }
+
+    fn read(
+        &self,
+        _: GroupId,
+        _: &[u64],
+    ) -> Result<Vec<Option<warren_proto::batch::Batch>>, warren_raft::machine::ReadError> {
+        Ok(Vec::new())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use warren_proto::batch::Batch;
     use warren_proto::ids::Reference;
-    use warren_raft::machine::ReadError;
 
     use super::*;
     use crate::queue::protocol::{Body, Delivery};
 
     const SESSION: SessionRef = SessionRef { node: NodeId(1), incarnation: 1, id: 1 };
     const GROUP: GroupId = GroupId(7);
-
-    struct NoLog;
-
-    impl EntryReader for NoLog {
-        fn cached(&self, _: GroupId, _: u64) -> Option<Batch> {
-            None
-        }
-        fn read(&self, _: GroupId, _: &[u64]) -> Result<Vec<Option<Batch>>, ReadError> {
-            Ok(Vec::new())
-        }
-    }
 
     fn delivery(msg_id: u64, bytes: usize) -> SessionEvent {
         let body = Body::Here(Bytes::from(vec![0; bytes]));

@@ -2,27 +2,15 @@
 
 use std::net::TcpListener;
 
-use warren_raft::machine::{EntryReader, ReadError};
 use warren_raft::transport::{Suspicion, Transport, TransportConfig};
 
 use super::*;
 use crate::queue::protocol::QueuedMessage;
-use crate::session::registry::{EventReceiver, SessionEvent};
+use crate::session::registry::{EventReceiver, NoLog, SessionEvent};
 
 const GROUP: GroupId = GroupId(7);
 const LEADER: NodeId = NodeId(99);
 const VERSION: MachineVersion = MachineVersion(2);
-
-struct NoLog;
-
-impl EntryReader for NoLog {
-    fn cached(&self, _: GroupId, _: u64) -> Option<Batch> {
-        None
-    }
-    fn read(&self, _: GroupId, _: &[u64]) -> Result<Vec<Option<Batch>>, ReadError> {
-        Ok(Vec::new())
-    }
-}
 
 struct Fixture {
     member: QuorumMachine,
