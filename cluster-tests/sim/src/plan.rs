@@ -32,6 +32,8 @@ pub enum Defect {
     CountUnsynced,
     /// Queues do not sequence what sessions publish.
     DroppedDedup,
+    /// Verdicts about nodes do not wake groups that sleep.
+    DeafSleepers,
     /// The metadata tree forgets requests that it has answered.
     ForgottenRequests,
 }
@@ -293,10 +295,13 @@ fn driver_config(seed: u64, defect: Defect, r: &mut Random) -> DriverConfig {
     config.snapshot_window = r.between(1, 6) as usize;
     config.snapshot_stall_ticks = r.between(10, 50);
     config.disk_stall_ms = r.spread(1_000, 10_000);
+    // Drawn apart, so that recorded seeds stay what they were.
+    config.hibernate_ticks = Random::part(seed, "sleep").pick(&[0, 1, 2, 5, 20]);
     config.sabotage = match defect {
         Defect::VoteBeforeSync => Sabotage::VoteBeforeSync,
         Defect::AckBeforeSync => Sabotage::AckBeforeSync,
         Defect::CountUnsynced => Sabotage::CountUnsynced,
+        Defect::DeafSleepers => Sabotage::DeafSleepers,
         Defect::None | Defect::DroppedDedup | Defect::ForgottenRequests => Sabotage::None,
     };
     config

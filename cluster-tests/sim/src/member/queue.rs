@@ -507,7 +507,8 @@ impl StateMachine for QueueMember {
         if !self.owed.is_empty() {
             return Some(0);
         }
-        self.timers.values().min().copied()
+        let recheck = (!self.monitored.is_empty()).then_some(self.rechecked_at + RECHECK_MS);
+        self.timers.values().min().copied().into_iter().chain(recheck).min()
     }
 
     fn reclaimable_bytes(&self) -> u64 {

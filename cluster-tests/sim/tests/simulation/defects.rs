@@ -54,6 +54,13 @@ fn a_leader_that_counts_its_own_unsynced_entry_is_found_by_what_is_lost() {
     found(Defect::CountUnsynced, OUTCOMES, 1500);
 }
 
+/// It takes a leader that dies while its group sleeps, and is not back when the others must serve.
+#[test]
+fn sleepers_that_no_verdict_wakes_are_found() {
+    let wrong = found(Defect::DeafSleepers, OUTCOMES, 1500);
+    assert!(wrong.contains("no rest within"), "{wrong}");
+}
+
 #[test]
 fn a_queue_without_dedup_is_found() {
     let wrong = found(Defect::DroppedDedup, INSIDE, 20);

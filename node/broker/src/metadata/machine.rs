@@ -111,6 +111,10 @@ impl StateMachine for MetaMachine {
         }
     }
 
+    fn wake_at(&self) -> Option<u64> {
+        (self.machine.dedup_count() > 0).then_some(self.dedups_dropped_at + DROP_DEDUPS_EVERY_MS)
+    }
+
     fn reclaimable_bytes(&self) -> u64 {
         self.reclaimable
     }

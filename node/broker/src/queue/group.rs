@@ -24,6 +24,8 @@ use crate::session::registry::Sessions;
 /// How often a leader compares what its queue believes of sessions with what is true: word of a change may have come
 /// while nobody led, or been refused.
 const RECHECK_MS: u64 = 1_000;
+/// The same while the group sleeps.
+const RESTING_RECHECK_MS: u64 = 5_000;
 /// How often it asks other nodes for theirs: word of a session's end can be lost with a connection.
 const PING_MS: u64 = 60_000;
 
@@ -574,7 +576,8 @@ impl StateMachine for QuorumMachine {
         if !self.owed.is_empty() {
             return Some(0);
         }
-        self.timers.values().min().copied()
+        let recheck = self.queue.sessions().next().is_some().then_some(self.rechecked_at + RESTING_RECHECK_MS);
+        self.timers.values().min().copied().into_iter().chain(recheck).min()
     }
 
     fn reclaimable_bytes(&self) -> u64 {

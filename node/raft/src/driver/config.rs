@@ -17,6 +17,10 @@ pub struct DriverConfig {
     pub heartbeat_ticks: usize,
     /// After the verdict that the leader's node is down, members stand within 1 to this many ticks.
     pub node_down_ticks: usize,
+    /// Ticks without work after which a group is put to sleep; 0 = never.
+    pub hibernate_ticks: u64,
+    /// Groups that stand for election at once; more wait for their turn.
+    pub max_elections: usize,
     /// Ticks after which a read index request is sent again.
     pub read_retry_ticks: u64,
     /// Ticks after which a read index request fails.
@@ -71,6 +75,8 @@ impl DriverConfig {
             election_ticks: 10,
             heartbeat_ticks: 3,
             node_down_ticks: 4,
+            hibernate_ticks: 20,
+            max_elections: 1024,
             read_retry_ticks: 3,
             read_deadline_ticks: 100,
             max_append_bytes: 512 << 10,
@@ -107,13 +113,15 @@ pub enum Sabotage {
     AckBeforeSync,
     /// A member counts its own entries as written when they are only handed to the writer.
     CountUnsynced,
+    /// Verdicts about nodes do not wake groups that sleep.
+    DeafSleepers,
 }
 
 impl Sabotage {
     /// Whether a message leaves without waiting for what it promises.
     pub(crate) fn lets_pass(self, kind: RaftMessageKind) -> bool {
         match self {
-            Sabotage::None | Sabotage::CountUnsynced => false,
+            Sabotage::None | Sabotage::CountUnsynced | Sabotage::DeafSleepers => false,
             Sabotage::VoteBeforeSync => matches!(kind, RaftMessageKind::RaftVote | RaftMessageKind::RaftVoteResponse),
             Sabotage::AckBeforeSync => kind == RaftMessageKind::RaftAppendResponse,
         }

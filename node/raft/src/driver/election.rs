@@ -69,6 +69,14 @@ impl<M: StateMachine> Group<M> {
         if self.node_of(raft.leader_id) != Some(node) {
             return;
         }
+        self.hasten(shared);
+    }
+
+    /// Stands within the next few ticks, and again soon if that comes to nothing.
+    pub fn hasten(&mut self, shared: &Shared) {
+        if self.stop.is_some() {
+            return;
+        }
         self.election.hasty = HASTY_ROUNDS;
         self.election.draws += 1;
         self.rush(shared);
@@ -104,7 +112,7 @@ impl<M: StateMachine> Group<M> {
     }
 
     /// One tick of Raft's clock.
-    pub fn tick_raft(&mut self, shared: &Shared) {
+    pub fn tick_raft(&mut self, shared: &mut Shared) {
         if self.raw.raft.state == StateRole::Leader {
             if shared.stalled {
                 // Others hear a healthy leader as long as heartbeats go out, while nothing can be committed here.
@@ -113,11 +121,19 @@ impl<M: StateMachine> Group<M> {
             } else {
                 self.raw.tick();
             }
-        } else if self.may_stand(shared) {
-            self.raw.tick();
-        } else {
+        } else if !self.may_stand(shared) {
             // Time passes, so that it does not hold others' candidacies back; but it does not stand.
             self.raw.raft.election_elapsed += 1;
+            if self.raw.raft.election_elapsed.is_multiple_of(2 * shared.config.election_ticks) {
+                self.rouse_all(shared);
+            }
+        } else if self.is_candidate()
+            || self.raw.raft.election_elapsed + 1 < self.raw.raft.randomized_election_timeout()
+        {
+            self.raw.tick();
+        } else if shared.elections > 0 {
+            shared.elections -= 1;
+            self.raw.tick();
         }
         self.settle_election(shared);
     }

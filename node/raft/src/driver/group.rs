@@ -13,6 +13,7 @@ use super::applier::{Applier, Effect};
 use super::change::PendingChange;
 use super::config::Sabotage;
 use super::election::Election;
+use super::hibernation::Sleep;
 use super::log::GroupLog;
 use super::output::{Event, Outgoing, StopReason};
 use super::propose::CommitMark;
@@ -66,6 +67,7 @@ pub(crate) struct Group<M: StateMachine> {
     vote_write: u64,
 
     pub election: Election,
+    pub sleep: Sleep,
     pub reads: Reads,
     pub ranges: Ranges,
     pub changes: Vec<PendingChange>,
@@ -75,8 +77,9 @@ pub(crate) struct Group<M: StateMachine> {
     pub installing: Option<Installing>,
     /// A live entry was missing here when a snapshot was received.
     pub lacks_live: bool,
-    /// Term and number of the newest transfer that began here.
+    /// Term and number of the newest transfer that began here, and the number of the last that was completed.
     pub offered: (u64, u64),
+    pub installed: Option<u64>,
     /// When the machine's timer is due next.
     pub next_machine_tick: u64,
     /// Leader: how far the log was committed lately.
@@ -131,6 +134,7 @@ impl<M: StateMachine> Group<M> {
             last_write: 0,
             vote_write: 0,
             election: Election::default(),
+            sleep: Sleep::default(),
             reads: Reads::new(shared.config.seed, me),
             ranges: Ranges::default(),
             changes: Vec::new(),
@@ -140,6 +144,7 @@ impl<M: StateMachine> Group<M> {
             installing: None,
             lacks_live: false,
             offered: (0, 0),
+            installed: None,
             next_machine_tick: 0,
             commit_mark: CommitMark::default(),
             last_append: shared.tick,
@@ -157,6 +162,15 @@ impl<M: StateMachine> Group<M> {
 
     pub fn is_raft_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
+    }
+
+    pub fn is_candidate(&self) -> bool {
+        matches!(self.raw.raft.state, StateRole::Candidate | StateRole::PreCandidate)
+    }
+
+    /// Whether anything that was handed to the disk is not reported durable yet.
+    pub fn waits_for_disk(&self) -> bool {
+        !self.pending.is_empty() || !self.held.is_empty()
     }
 
     pub fn last_index(&self) -> u64 {
@@ -269,6 +283,7 @@ impl<M: StateMachine> Group<M> {
             shared.write(self.id, Write::Append(self.id, stored));
             self.raw.mut_store().append(&entries);
             self.last_append = shared.tick;
+            self.wake(shared);
             wrote = true;
         }
         let raft = &self.raw.raft;
@@ -467,6 +482,9 @@ impl<M: StateMachine> Group<M> {
         self.uncommitted_bytes = 0;
         self.sending.clear();
         self.changes_lost(shared);
+        if self.raw.raft.leader_id == raft::INVALID_ID {
+            self.rouse_all(shared);
+        }
     }
 
     /// The group stops here and keeps its log.

@@ -10,6 +10,7 @@ mod config;
 mod election;
 mod entry_cache;
 mod group;
+mod hibernation;
 mod log;
 pub mod mem_store;
 mod membership;
@@ -46,6 +47,7 @@ pub use status::{GroupStatus, MemberStatus};
 use crate::log_store::{LogStore, Write};
 use crate::machine::StateMachine;
 use group::Group;
+use hibernation::Timers;
 use receive::EarlyMail;
 use shared::Shared;
 
@@ -57,6 +59,9 @@ pub struct Driver<M: StateMachine> {
     free: Vec<usize>,
     /// Groups with work, in the order in which they got it.
     dirty: VecDeque<usize>,
+    /// Groups that are ticked: those that do not sleep, and a few that just fell asleep.
+    awake: Vec<usize>,
+    timers: Timers,
     /// Writes that are not durable: number, when it was handed out, whose.
     in_flight: VecDeque<(u64, u64, Vec<GroupId>)>,
     early: EarlyMail,
@@ -88,11 +93,15 @@ impl<M: StateMachine> Driver<M> {
                 events: Vec::new(),
                 tail_keep,
                 transfers,
+                down: FxHashSet::default(),
+                elections: 0,
             },
             groups: Vec::new(),
             index: FxHashMap::default(),
             free: Vec::new(),
             dirty: VecDeque::new(),
+            awake: Vec::new(),
+            timers: Timers::default(),
             in_flight: VecDeque::new(),
             early: EarlyMail::default(),
             unopened: FxHashSet::default(),
@@ -138,6 +147,7 @@ impl<M: StateMachine> Driver<M> {
             group.dirty = true;
             self.dirty.push_back(slot);
         }
+        self.place(slot);
     }
 
     /// Requests for a group. What cannot be appended goes back through the machine's
@@ -145,11 +155,6 @@ impl<M: StateMachine> Driver<M> {
     pub fn requests(&mut self, group: GroupId, requests: impl IntoIterator<Item = M::Request>) -> bool {
         let requests = requests.into_iter();
         self.with(group, |g, shared| g.enqueue(requests, shared)).is_some()
-    }
-
-    /// Whether nothing here waits for time to pass: no group, and no write under way.
-    pub fn is_vacant(&self) -> bool {
-        self.groups.iter().all(Option::is_none) && self.in_flight.is_empty()
     }
 
     /// One tick of Raft's clock, at wall clock `now_ms`.
@@ -162,18 +167,51 @@ impl<M: StateMachine> Driver<M> {
             tracing::error!(stalled, "log writes make no progress");
             self.shared.stalled = stalled;
         }
+        if stalled {
+            // A sleeper's followers would trust it for ever.
+            self.each(|group, shared| {
+                let leads = group.is_raft_leader() && group.sleep.asleep;
+                if leads {
+                    group.wake(shared);
+                }
+                leads
+            });
+        }
         let tick = self.shared.tick;
         self.early.expire(tick);
         if tick.is_multiple_of(10) {
             self.share_tails();
         }
-        for slot in 0..self.groups.len() {
+        if tick.is_multiple_of(RECHECK_TICKS) {
+            self.tick_misled();
+        }
+        self.tick_timers();
+        self.budget_elections();
+        let mut awake = std::mem::take(&mut self.awake);
+        awake.retain(|slot| {
+            let slot = *slot;
             let look_deeper = (tick + slot as u64).is_multiple_of(10);
+            let Some(group) = self.groups.get_mut(slot).and_then(Option::as_mut) else { return false };
+            if group.sleep.asleep || group.is_faulted() {
+                group.sleep.listed = false;
+                return false;
+            }
             let work = self.guarded(slot, |group, shared| group.tick(look_deeper, shared));
             if work != Some(false) {
                 self.mark(slot);
             }
-        }
+            true
+        });
+        // Some woke others in the meantime.
+        awake.append(&mut self.awake);
+        self.awake = awake;
+    }
+
+    /// Few elections at once are soon over; thousands at once time out together, and again.
+    fn budget_elections(&mut self) {
+        let held = self.awake.iter().filter_map(|slot| self.groups.get(*slot)?.as_ref());
+        let held = held.filter(|g| g.is_candidate()).count();
+        self.shared.elections = self.shared.config.max_elections.saturating_sub(held);
     }
 
     /// Divides the memory for applied entries among the groups that are busy.
@@ -206,7 +244,11 @@ impl<M: StateMachine> Driver<M> {
     /// Changes members; one change is simple, several at once go through a joint configuration. Answered by
     /// [`Event::Changed`] with `token`.
     pub fn change_members(&mut self, group: GroupId, token: u64, change: Vec<MemberChange>) {
-        if self.with(group, |g, shared| g.change_members(token, change, shared)).is_none() {
+        let asked = self.with(group, |g, shared| {
+            g.wake(shared);
+            g.change_members(token, change, shared);
+        });
+        if asked.is_none() {
             let outcome = Err(ChangeError::NoSuchGroup);
             self.shared.events.push(Event::Changed { group, token, outcome });
         }
@@ -214,9 +256,12 @@ impl<M: StateMachine> Driver<M> {
 
     /// Starts handing leadership to the voter on `to`, or with `None` to the most advanced other voter.
     pub fn transfer_leader(&mut self, group: GroupId, to: Option<NodeId>) -> Result<(), ChangeError> {
-        self.with(group, |g, _| match to {
-            Some(node) => g.transfer_leader(node),
-            None => g.step_down(),
+        self.with(group, |g, shared| {
+            g.wake(shared);
+            match to {
+                Some(node) => g.transfer_leader(node),
+                None => g.step_down(),
+            }
         })
         .unwrap_or(Err(ChangeError::NoSuchGroup))
     }
@@ -233,15 +278,14 @@ impl<M: StateMachine> Driver<M> {
 
     /// The verdict is that a node is down: groups that it led elect another leader soon.
     pub fn peer_down(&mut self, node: NodeId) {
-        self.each(|group, shared| {
-            group.leader_node_down(node, shared);
-            group.peer_unreachable(node);
-        });
+        self.shared.down.insert(node);
+        self.each(|group, shared| group.node_changed(node, false, shared));
     }
 
     /// A node can be reached again: leaders go on with its members at once.
     pub fn peer_up(&mut self, node: NodeId) {
-        self.each(|group, _| group.peer_reachable(node));
+        self.shared.down.remove(&node);
+        self.each(|group, shared| group.node_changed(node, true, shared));
     }
 
     /// Messages to a node were dropped: leaders find out anew what its members have.
@@ -249,10 +293,12 @@ impl<M: StateMachine> Driver<M> {
         self.each(|group, _| group.peer_unreachable(node));
     }
 
-    fn each(&mut self, mut f: impl FnMut(&mut Group<M>, &mut Shared)) {
+    /// Does something to every group; `f` answers whether that gave the group work.
+    fn each(&mut self, mut f: impl FnMut(&mut Group<M>, &mut Shared) -> bool) {
         for slot in 0..self.groups.len() {
-            self.guarded(slot, &mut f);
-            self.mark(slot);
+            if self.guarded(slot, &mut f) != Some(false) {
+                self.mark(slot);
+            }
         }
     }
 
@@ -286,6 +332,7 @@ impl<M: StateMachine> Driver<M> {
             if unfinished == Some(true) {
                 self.mark(slot);
             }
+            self.place(slot);
         }
         let shared = &mut self.shared;
         std::mem::swap(&mut out.messages, &mut shared.messages);
@@ -304,6 +351,9 @@ impl<M: StateMachine> Driver<M> {
         !self.dirty.is_empty()
     }
 }
+
+/// Ticks between two looks at who sleeps under a leader whose node is down.
+const RECHECK_TICKS: u64 = 50;
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {

@@ -50,6 +50,11 @@ impl Reads {
         !self.waiting.is_empty()
     }
 
+    /// Whether nobody reads.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.asked.is_empty() && self.confirmed.is_empty()
+    }
+
     fn key(&self, key: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(16);
         out.extend_from_slice(&self.nonce.to_le_bytes());
@@ -72,6 +77,7 @@ impl<M: StateMachine> Group<M> {
         if self.stop.is_some() || self.reads.waiting.len() >= MAX_WAITING {
             shared.events.push(Event::Read { group: self.id, ctx, index: None });
         } else {
+            self.wake(shared);
             self.reads.waiting.push(Waiting { ctx, since: shared.tick });
         }
     }

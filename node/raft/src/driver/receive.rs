@@ -41,6 +41,14 @@ impl<M: StateMachine> Group<M> {
         if let Some(range) = message.supported {
             self.note_range(uid, range);
         }
+        if matches!(
+            kind,
+            RaftMessageKind::RaftHibernate | RaftMessageKind::RaftHibernateResponse | RaftMessageKind::RaftWake
+        ) {
+            self.on_sleep_message(&message, shared);
+            return;
+        }
+        self.wake_for(&message, shared);
         if kind == RaftMessageKind::RaftSnapshot {
             let term = message.term;
             if let Some(step) = message.snapshot.take() {
@@ -100,7 +108,10 @@ impl<M: StateMachine> Group<M> {
             | RaftMessageKind::RaftPreVoteResponse
             | RaftMessageKind::RaftHeartbeatResponse
             | RaftMessageKind::RaftReadIndex
-            | RaftMessageKind::RaftReadIndexResponse => member.is_some(),
+            | RaftMessageKind::RaftReadIndexResponse
+            | RaftMessageKind::RaftHibernate
+            | RaftMessageKind::RaftHibernateResponse
+            | RaftMessageKind::RaftWake => member.is_some(),
             RaftMessageKind::RaftUnspecified => false,
         }
     }
@@ -120,28 +131,26 @@ impl<M: StateMachine> Group<M> {
     }
 
     /// Messages to a node get lost: what was sent to its members is not taken for received.
-    pub fn peer_unreachable(&mut self, node: NodeId) {
-        if self.is_raft_leader() && !self.is_faulted() {
-            let lost: Vec<MemberUid> =
-                self.state.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
-            for uid in lost {
-                self.raw.report_unreachable(uid.0);
-            }
+    pub fn peer_unreachable(&mut self, node: NodeId) -> bool {
+        if !self.is_raft_leader() || self.is_faulted() {
+            return false;
         }
+        let lost: Vec<MemberUid> =
+            self.state.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
+        for uid in &lost {
+            self.raw.report_unreachable(uid.0);
+        }
+        !lost.is_empty()
     }
 
     /// A node answers again.
     pub fn peer_reachable(&mut self, node: NodeId) {
-        if self.is_raft_leader() && !self.is_faulted() {
-            let here: Vec<MemberUid> =
-                self.state.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
-            if !here.is_empty() {
-                for uid in here {
-                    self.raw.mut_store().forgive(uid.0);
-                }
-                self.raw.ping();
-            }
+        let here: Vec<MemberUid> =
+            self.state.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
+        for uid in here {
+            self.raw.mut_store().forgive(uid.0);
         }
+        self.raw.ping();
     }
 
     /// One tick; answers whether there is anything to do then. `look_deeper` now and then, for what needs no haste.
@@ -154,6 +163,7 @@ impl<M: StateMachine> Group<M> {
         self.tick_reads(shared);
         self.tick_machine(shared);
         self.tick_sending(shared);
+        self.tick_receiving(shared);
         if look_deeper {
             self.maybe_promote();
             self.maybe_raise_version();
@@ -163,7 +173,8 @@ impl<M: StateMachine> Group<M> {
                 self.raw.mut_store().trim(applied, 0);
             }
         }
-        self.raw.has_ready() || self.has_waiting()
+        self.tick_sleep(shared);
+        self.sleep.asleep || self.raw.has_ready() || self.has_waiting()
     }
 
     /// Whether anything was appended lately.
@@ -203,6 +214,10 @@ impl EarlyMail {
         if kept.len() < EARLY_MESSAGES {
             kept.push((from, message));
         }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub fn take(&mut self, group: GroupId) -> Vec<(NodeId, RaftMessage)> {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use warren_proto::ids::GroupId;
+use rustc_hash::FxHashSet;
+use warren_proto::ids::{GroupId, NodeId};
 
 use super::config::DriverConfig;
 use super::entry_cache::EntryCache;
@@ -33,6 +34,10 @@ pub(crate) struct Shared {
     pub tail_keep: usize,
     /// The last transfer number given out.
     pub transfers: u64,
+    /// Nodes that are down, by the last verdict.
+    pub down: FxHashSet<NodeId>,
+    /// Elections that may still begin in this tick.
+    pub elections: usize,
 }
 
 impl Shared {

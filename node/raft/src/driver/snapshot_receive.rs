@@ -43,7 +43,12 @@ pub(crate) struct Receiving {
     held: u64,
     /// Live entries up to `held` that still have to be staged.
     own: VecDeque<(u64, u64)>,
+    /// When the sender was heard last.
+    heard_tick: u64,
 }
+
+/// Ticks after which half a snapshot is thrown away: more than the longest pause before another attempt.
+const KEPT_TICKS: u64 = 600;
 
 /// A complete snapshot on its way to the disk.
 pub(crate) struct Installing {
@@ -110,10 +115,26 @@ impl<M: StateMachine> Group<M> {
             return;
         }
         self.offered = (term, transfer);
+        if let Some(receiving) = self.receiving.as_mut().filter(|r| r.meta == meta && !self.lacks_live) {
+            // The same snapshot as before: what is here stays. What was being staged may be staged twice.
+            receiving.transfer = transfer;
+            receiving.from = from;
+            receiving.term = term;
+            receiving.entries = receiving.staged;
+            receiving.arrived.clear();
+            receiving.staging = 0;
+            receiving.last_seen = false;
+            receiving.heard_tick = shared.tick;
+            receiving.own = own_entries(&meta, receiving.held);
+            tracing::info!(group = self.id.0, index = meta.index, "snapshot transfer goes on");
+            self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
+            self.restage(shared);
+            return;
+        }
         // What this member applied it has; the leader sends the rest. An entry that turned out to be missing makes the
         // next attempt ask for all.
         let held = if self.lacks_live { 0 } else { self.state.applied };
-        let own = meta.live.iter().filter(|r| *r.start() <= held).map(|r| (*r.start(), (*r.end()).min(held))).collect();
+        let own = own_entries(&meta, held);
         self.receiving = Some(Receiving {
             transfer,
             from,
@@ -127,14 +148,31 @@ impl<M: StateMachine> Group<M> {
             last_seen: false,
             held,
             own,
+            heard_tick: shared.tick,
         });
         self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
         self.restage(shared);
     }
 
-    /// The transfer in progress, if the step belongs to it; any other is told to start again.
-    fn current(&mut self, from: u64, transfer: u64) -> Option<&mut Receiving> {
-        self.receiving.as_mut().filter(|r| r.transfer == transfer && r.from == from)
+    /// The transfer in progress, if the step belongs to it. The sender of any other hears that it is over.
+    fn current(&mut self, from: u64, transfer: u64, shared: &mut Shared) -> Option<&mut Receiving> {
+        if self.receiving.as_ref().is_none_or(|r| r.transfer != transfer || r.from != from) {
+            if self.installing.as_ref().is_none_or(|i| i.transfer != transfer) {
+                let done = self.installed == Some(transfer);
+                let status = if done { SnapshotAckStatus::SnapshotDone } else { SnapshotAckStatus::SnapshotFailed };
+                self.ack(from, transfer, status, shared);
+            }
+            return None;
+        }
+        let receiving = self.receiving.as_mut()?;
+        receiving.heard_tick = shared.tick;
+        Some(receiving)
+    }
+
+    /// Forgets a transfer that nobody goes on with, or that the log has overtaken.
+    pub fn tick_receiving(&mut self, shared: &Shared) {
+        let commit = self.commit();
+        self.receiving.take_if(|r| r.meta.index <= commit || shared.tick > r.heard_tick + KEPT_TICKS);
     }
 
     fn abandon(&mut self, from: u64, transfer: u64, shared: &mut Shared) {
@@ -143,30 +181,37 @@ impl<M: StateMachine> Group<M> {
     }
 
     fn on_state(&mut self, from: u64, transfer: u64, chunk: &SnapshotState, shared: &mut Shared) {
-        let Some(receiving) = self.current(from, transfer) else { return };
+        let Some(receiving) = self.current(from, transfer, shared) else { return };
         let held = receiving.state.len() as u64;
-        if chunk.offset < held {
+        if chunk.offset > held {
+            // What comes before it was lost, and will be sent again.
             return;
         }
-        if chunk.offset > held || held + chunk.data.len() as u64 > receiving.meta.state_len {
-            self.abandon(from, transfer, shared);
-            return;
+        if chunk.offset == held {
+            if held + chunk.data.len() as u64 > receiving.meta.state_len {
+                self.abandon(from, transfer, shared);
+                return;
+            }
+            receiving.state.extend_from_slice(&chunk.data);
         }
-        receiving.state.extend_from_slice(&chunk.data);
         self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
         self.complete_receiving(shared);
     }
 
     fn on_entries(&mut self, from: u64, transfer: u64, step: SnapshotEntries, shared: &mut Shared) {
         let group = self.id;
-        let Some(receiving) = self.current(from, transfer) else { return };
+        let Some(receiving) = self.current(from, transfer, shared) else { return };
+        if step.offset > receiving.entries {
+            return;
+        }
         if step.offset < receiving.entries {
+            self.ack(from, transfer, SnapshotAckStatus::SnapshotContinue, shared);
             return;
         }
         let entries: Option<Vec<Entry>> = step.entries.into_iter().map(wire::entry_from_wire).collect();
         let index = receiving.meta.index;
         match entries {
-            Some(entries) if step.offset == receiving.entries && entries.iter().all(|e| e.index <= index) => {
+            Some(entries) if entries.iter().all(|e| e.index <= index) => {
                 receiving.entries += entries.len() as u64;
                 receiving.last_seen = step.last;
                 if entries.is_empty() {
@@ -254,6 +299,7 @@ impl<M: StateMachine> Group<M> {
             });
         } else {
             // The log reached it meanwhile, or another leader is in charge.
+            self.installed = Some(transfer);
             self.ack(from, transfer, SnapshotAckStatus::SnapshotDone, shared);
         }
     }
@@ -308,10 +354,16 @@ impl<M: StateMachine> Group<M> {
             if self.amnesia.is_some_and(|lost| done.meta.index >= lost) {
                 self.amnesia = None;
             }
+            self.installed = Some(done.transfer);
             self.ack(done.from, done.transfer, SnapshotAckStatus::SnapshotDone, shared);
             self.finish_reads(shared);
         }
     }
+}
+
+/// Live entries of a snapshot that a member which applied up to `held` has itself.
+fn own_entries(meta: &SnapshotMeta, held: u64) -> VecDeque<(u64, u64)> {
+    meta.live.iter().filter(|r| *r.start() <= held).map(|r| (*r.start(), (*r.end()).min(held))).collect()
 }
 
 fn meta_of(offer: &SnapshotOffer) -> Option<SnapshotMeta> {

@@ -1,13 +1,16 @@
 //! Sending a snapshot to a follower that is behind the log: metadata, then the state in chunks, then the live entries
-//! that the follower does not have, on the bulk lane, with a window of unacknowledged messages.
+//! that the follower does not have, on the bulk lane, with a window of unacknowledged messages, which are sent again when
+//! nothing moves.
 //!
-//! Each attempt ends in exactly one report to Raft: finished, or failed and retried after a growing pause.
+//! Each attempt ends in exactly one report to Raft: finished, or failed and retried after a growing pause. The next
+//! attempt with the same snapshot goes on where the follower says that it is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use raft::SnapshotStatus;
+use warren_proto::ids::NodeId;
 use warren_proto::peer::{
     RaftMessage, RaftMessageKind, SnapshotAck, SnapshotAckStatus, SnapshotEntries, SnapshotOffer, SnapshotState,
     SnapshotStep, snapshot_step,
@@ -43,9 +46,17 @@ pub(crate) struct Sending {
     loading: bool,
     /// How many entries to read at once: follows their size.
     load_count: usize,
-    /// State bytes and entries that the follower must hold for each unacknowledged message.
-    window: VecDeque<(u64, u64)>,
+    window: VecDeque<Unacknowledged>,
+    /// When anything was heard of the follower, and when the window last moved or was sent again.
     progress_tick: u64,
+    moved_tick: u64,
+}
+
+/// A message on its way, and the state bytes and entries that the follower holds once it has it.
+struct Unacknowledged {
+    state: u64,
+    entries: u64,
+    step: snapshot_step::Step,
 }
 
 impl<M: StateMachine> Group<M> {
@@ -83,8 +94,9 @@ impl<M: StateMachine> Group<M> {
             load_count: 16,
             window: VecDeque::new(),
             progress_tick: shared.tick,
+            moved_tick: shared.tick,
         });
-        self.send_step(uid, transfer, snapshot_step::Step::Offer(offer), shared);
+        self.send_windowed(self.sending.len() - 1, snapshot_step::Step::Offer(offer), shared);
     }
 
     pub fn send_step(&mut self, to: u64, transfer: u64, step: snapshot_step::Step, shared: &mut Shared) {
@@ -114,13 +126,15 @@ impl<M: StateMachine> Group<M> {
             SnapshotAckStatus::SnapshotContinue => {
                 let send = &mut self.sending[at];
                 send.progress_tick = shared.tick;
-                while send.window.front().is_some_and(|(s, e)| *s <= ack.state && *e <= ack.entries) {
+                while send.window.front().is_some_and(|w| w.state <= ack.state && w.entries <= ack.entries) {
                     send.window.pop_front();
+                    send.moved_tick = shared.tick;
                 }
                 if send.state.is_none() && !send.loading {
                     send.loading = true;
                     send.left = missing(&send.meta, ack.applied);
                     send.entries_total = send.left.iter().map(|(a, b)| b - a + 1).sum();
+                    send.resume(ack);
                     shared.work.push(Work::LoadState { group: self.id, transfer });
                 }
                 self.pump(at, shared);
@@ -166,7 +180,7 @@ impl<M: StateMachine> Group<M> {
             if send.window.len() >= shared.config.snapshot_window || send.last_sent {
                 return;
             }
-            let (uid, transfer) = (send.uid, send.transfer);
+            let transfer = send.transfer;
             let step = if send.state_sent < state.len() as u64 {
                 let from = send.state_sent as usize;
                 let to = (from + chunk).min(state.len());
@@ -184,10 +198,18 @@ impl<M: StateMachine> Group<M> {
                 };
                 snapshot_step::Step::Entries(entries)
             };
-            let send = &mut self.sending[at];
-            send.window.push_back((send.state_sent, send.entries_sent));
-            self.send_step(uid, transfer, step, shared);
+            self.send_windowed(at, step, shared);
         }
+    }
+
+    /// Sends a message and keeps it until the follower has it.
+    fn send_windowed(&mut self, at: usize, step: snapshot_step::Step, shared: &mut Shared) {
+        let send = &mut self.sending[at];
+        let (uid, transfer) = (send.uid, send.transfer);
+        send.moved_tick = shared.tick;
+        let (state, entries) = (send.state_sent, send.entries_sent);
+        send.window.push_back(Unacknowledged { state, entries, step: step.clone() });
+        self.send_step(uid, transfer, step, shared);
     }
 
     fn fail_sending(&mut self, at: usize) {
@@ -197,16 +219,56 @@ impl<M: StateMachine> Group<M> {
         self.raw.report_snapshot(send.uid, SnapshotStatus::Failure);
     }
 
-    /// Ends transfers that make no progress.
-    pub fn tick_sending(&mut self, shared: &Shared) {
+    /// Ends transfers to a node that is down: another begins when it is back.
+    pub fn stop_sending(&mut self, node: NodeId) {
+        let there = |s: &Sending, group: &Self| group.node_of(s.uid) == Some(node);
+        while let Some(at) = self.sending.iter().position(|s| there(s, self)) {
+            self.fail_sending(at);
+        }
+    }
+
+    /// Sends again what may be lost, and ends transfers that make no progress.
+    pub fn tick_sending(&mut self, shared: &mut Shared) {
         let stall = shared.config.snapshot_stall_ticks;
         while let Some(at) = self.sending.iter().position(|s| s.progress_tick + stall < shared.tick) {
             self.fail_sending(at);
         }
+        for at in 0..self.sending.len() {
+            let send = &mut self.sending[at];
+            if send.window.is_empty() || shared.tick < send.moved_tick + RESEND_TICKS {
+                continue;
+            }
+            send.moved_tick = shared.tick;
+            let (uid, transfer) = (send.uid, send.transfer);
+            let again: Vec<_> = send.window.iter().map(|w| w.step.clone()).collect();
+            for step in again {
+                self.send_step(uid, transfer, step, shared);
+            }
+        }
     }
 }
 
+/// Ticks without an acknowledgement after which what is on its way is sent again.
+const RESEND_TICKS: u64 = 5;
+
 impl Sending {
+    /// The follower has some of it from an earlier attempt.
+    fn resume(&mut self, ack: &SnapshotAck) {
+        self.state_sent = ack.state.min(self.meta.state_len);
+        self.entries_sent = ack.entries.min(self.entries_total);
+        let mut skip = self.entries_sent;
+        while let Some((first, last)) = self.left.front_mut().filter(|_| skip > 0) {
+            let count = *last - *first + 1;
+            if count <= skip {
+                skip -= count;
+                self.left.pop_front();
+            } else {
+                *first += skip;
+                skip = 0;
+            }
+        }
+    }
+
     /// The next message of entries; `None` while they have to be read first.
     fn next_entries(&mut self, chunk: usize) -> Option<SnapshotEntries> {
         let offset = self.entries_sent;

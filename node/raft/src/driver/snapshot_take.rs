@@ -34,6 +34,13 @@ impl Snapshots {
     }
 }
 
+impl Snapshots {
+    /// Whether one is on its way to the disk.
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+}
+
 impl<M: StateMachine> Group<M> {
     /// Takes a snapshot if it would free enough, or if `force` says so.
     pub fn maybe_snapshot(&mut self, force: bool, shared: &mut Shared) {

@@ -36,6 +36,8 @@ pub struct GroupStatus {
     pub supported: (MachineVersion, MachineVersion),
     /// The membership.
     pub membership: Membership,
+    /// Whether it sleeps: its group has nothing to do.
+    pub asleep: bool,
     /// Why it is stopped, if it is.
     pub stopped: Option<StopReason>,
 }
@@ -82,6 +84,7 @@ impl<M: StateMachine> Driver<M> {
             version: group.state.version,
             supported: (*supported.start(), *supported.end()),
             membership: group.state.membership.clone(),
+            asleep: group.sleep.asleep,
             stopped: group.stop.clone(),
         })
     }

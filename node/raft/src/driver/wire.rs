@@ -93,14 +93,19 @@ fn kind_from_wire(k: RaftMessageKind) -> Option<MessageType> {
         RaftMessageKind::RaftTimeoutNow => MessageType::MsgTimeoutNow,
         RaftMessageKind::RaftReadIndex => MessageType::MsgReadIndex,
         RaftMessageKind::RaftReadIndexResponse => MessageType::MsgReadIndexResp,
-        RaftMessageKind::RaftSnapshot | RaftMessageKind::RaftUnspecified => return None,
+        RaftMessageKind::RaftSnapshot
+        | RaftMessageKind::RaftHibernate
+        | RaftMessageKind::RaftHibernateResponse
+        | RaftMessageKind::RaftWake
+        | RaftMessageKind::RaftUnspecified => return None,
     })
 }
 
 /// The lane of a message.
 pub(crate) fn lane(kind: RaftMessageKind) -> Lane {
     match kind {
-        RaftMessageKind::RaftAppend => Lane::Append,
+        // Behind the entries that the sleepers must have.
+        RaftMessageKind::RaftAppend | RaftMessageKind::RaftHibernate => Lane::Append,
         RaftMessageKind::RaftSnapshot => Lane::Bulk,
         RaftMessageKind::RaftUnspecified
         | RaftMessageKind::RaftAppendResponse
@@ -112,7 +117,9 @@ pub(crate) fn lane(kind: RaftMessageKind) -> Lane {
         | RaftMessageKind::RaftHeartbeatResponse
         | RaftMessageKind::RaftTimeoutNow
         | RaftMessageKind::RaftReadIndex
-        | RaftMessageKind::RaftReadIndexResponse => Lane::Control,
+        | RaftMessageKind::RaftReadIndexResponse
+        | RaftMessageKind::RaftHibernateResponse
+        | RaftMessageKind::RaftWake => Lane::Control,
     }
 }
 

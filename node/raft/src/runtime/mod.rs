@@ -28,7 +28,7 @@ use crate::log_store::{GroupRecord, LogStore, StoreError};
 use crate::machine::{EntryReader, Role, StateMachine};
 use registry::Registry;
 pub(crate) use shard::whose;
-use shard::{Bulk, Mail, MailboxWaker, Shard, Waiting};
+use shard::{Bulk, Mail, MailboxWaker, Shard, Verdicts, Waiting, Waker};
 use watch::Progress;
 use writer::{Notified, WriterStats};
 
@@ -135,6 +135,7 @@ impl<M: StateMachine> Clone for Host<M> {
 struct Inner<M: StateMachine> {
     node: NodeId,
     mailboxes: Vec<Sender<Mail<M>>>,
+    verdicts: Vec<(Arc<Verdicts>, Arc<dyn Waker>)>,
     registry: Arc<Registry>,
     cache: Arc<EntryCache>,
     unopened: Vec<Unopened>,
@@ -195,7 +196,9 @@ impl<M: StateMachine> Host<M> {
             }
             let (mailbox, mails) = crossbeam_channel::bounded(MAILBOX);
             let (nudged, persisted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-            let waker = Arc::new(MailboxWaker { mailbox: mailbox.clone(), nudged: nudged.clone() });
+            let waker: Arc<dyn Waker> = Arc::new(MailboxWaker { mailbox: mailbox.clone(), nudged: nudged.clone() });
+            let verdicts = Arc::new(Verdicts::default());
+            start.verdicts.push((verdicts.clone(), waker.clone()));
             start.notified.push(Notified { persisted: persisted.clone(), waker });
             start.mailboxes.push(mailbox);
             start.shards.push(Shard {
@@ -203,6 +206,7 @@ impl<M: StateMachine> Host<M> {
                 driver,
                 mailbox: mails,
                 nudged,
+                verdicts,
                 persisted,
                 writer: write_to.clone(),
                 bulk: bulk_to.clone(),
@@ -214,10 +218,10 @@ impl<M: StateMachine> Host<M> {
             });
         }
         drop((write_to, bulk_to));
-        let mailboxes = start.mailboxes.clone();
+        let (mailboxes, verdicts) = (start.mailboxes.clone(), std::mem::take(&mut start.verdicts));
         let threads = start.spawn(&config, store, to_write, to_bulk, stats.clone(), hooks)?;
         let node = config.driver.node;
-        let inner = Inner { node, mailboxes, registry, cache, unopened, stats, threads: Mutex::new(threads) };
+        let inner = Inner { node, mailboxes, verdicts, registry, cache, unopened, stats, threads: Mutex::new(threads) };
         Ok(Host { inner: Arc::new(inner) })
     }
 
@@ -424,20 +428,18 @@ impl<M: StateMachine> Host<M> {
 
     /// A node can be reached.
     pub fn peer_up(&self, node: NodeId) {
-        self.tell_all(|| Mail::PeerUp(node));
+        self.tell_all(node, true);
     }
 
     /// A node is down: groups that it led elect another leader soon.
     pub fn peer_down(&self, node: NodeId) {
-        self.tell_all(|| Mail::PeerDown(node));
+        self.tell_all(node, false);
     }
 
-    fn tell_all(&self, mail: impl Fn() -> Mail<M>) {
-        for mailbox in &self.inner.mailboxes {
-            if mailbox.try_send(mail()).is_err() {
-                // Only a hint: heartbeats and timeouts find out as well.
-                tracing::debug!("mailbox full, hint about a peer dropped");
-            }
+    fn tell_all(&self, node: NodeId, up: bool) {
+        for (verdicts, shard) in &self.inner.verdicts {
+            verdicts.push(node, up);
+            shard.wake();
         }
     }
 
@@ -511,11 +513,12 @@ struct Starting<M: StateMachine> {
     shards: Vec<Shard<M>>,
     mailboxes: Vec<Sender<Mail<M>>>,
     notified: Vec<Notified>,
+    verdicts: Vec<(Arc<Verdicts>, Arc<dyn Waker>)>,
 }
 
 impl<M: StateMachine> Default for Starting<M> {
     fn default() -> Self {
-        Starting { shards: Vec::new(), mailboxes: Vec::new(), notified: Vec::new() }
+        Starting { shards: Vec::new(), mailboxes: Vec::new(), notified: Vec::new(), verdicts: Vec::new() }
     }
 }
 

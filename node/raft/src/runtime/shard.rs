@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 use warren_proto::ids::{GroupId, NodeId};
@@ -20,6 +21,9 @@ use crate::machine::StateMachine;
 
 /// Mails taken in before the driver is polled.
 const MAILS_PER_ROUND: usize = 4096;
+
+/// Ticks that a shard whose groups all sleep leaves out, at most.
+const RESTING_TICKS: u32 = 50;
 
 /// Wakes a shard whose mailbox may be empty.
 pub(super) trait Waker: Send + Sync {
@@ -38,8 +42,6 @@ pub(super) enum Mail<M: StateMachine> {
     Members(GroupId, oneshot::Sender<Vec<MemberStatus>>),
     Snapshot(GroupId),
     Campaign(GroupId),
-    PeerUp(NodeId),
-    PeerDown(NodeId),
     WorkDone(GroupId, u64, WorkDone),
     /// Something changed outside the mailbox.
     Nudge,
@@ -63,6 +65,24 @@ impl<M: StateMachine> Waker for MailboxWaker<M> {
     }
 }
 
+/// Verdicts about nodes on their way to a shard, in order. Unlike mail they always find room: groups that sleep have
+/// nothing else to learn of a dead leader by.
+#[derive(Default)]
+pub(super) struct Verdicts(Mutex<Vec<(NodeId, bool)>>);
+
+impl Verdicts {
+    /// Adds one. Of each node the last two are enough to tell a restart.
+    pub fn push(&self, node: NodeId, up: bool) {
+        let mut waiting = self.0.lock();
+        while waiting.iter().filter(|(n, _)| *n == node).count() >= 2 {
+            if let Some(oldest) = waiting.iter().position(|(n, _)| *n == node) {
+                waiting.remove(oldest);
+            }
+        }
+        waiting.push((node, up));
+    }
+}
+
 /// What a snapshot transfer asks of the store, and the shard that it is for.
 pub(super) struct Bulk {
     pub shard: usize,
@@ -74,6 +94,7 @@ pub(super) struct Shard<M: StateMachine> {
     pub driver: Driver<M>,
     pub mailbox: Receiver<Mail<M>>,
     pub nudged: Arc<AtomicBool>,
+    pub verdicts: Arc<Verdicts>,
     pub persisted: Arc<AtomicU64>,
     pub writer: Sender<Handed>,
     pub bulk: Sender<Bulk>,
@@ -104,7 +125,7 @@ impl<M: StateMachine> Shard<M> {
         let mut batches = Outbox::default();
         let mut persisted = 0;
         let mut next_tick = Instant::now() + self.tick;
-        let mut more = true;
+        let (mut more, mut rested) = (true, false);
         loop {
             let first = if more {
                 self.mailbox.try_recv().ok()
@@ -124,8 +145,10 @@ impl<M: StateMachine> Shard<M> {
                 persisted = durable;
                 self.driver.persisted(durable);
             }
+            self.take_verdicts();
             let now = Instant::now();
-            if now >= next_tick {
+            let ticks = now >= next_tick;
+            if ticks {
                 self.driver.tick(now_ms());
                 next_tick += self.tick;
                 if next_tick < now {
@@ -133,13 +156,32 @@ impl<M: StateMachine> Shard<M> {
                     next_tick = now + self.tick;
                 }
             }
-            // A shard without groups is seldom woken.
-            next_tick = if self.driver.is_vacant() { now + self.tick * 10 } else { next_tick.min(now + self.tick) };
             more = self.driver.poll(&mut out);
             self.hand_out(&mut out, &mut batches);
+            let rests = !more && self.driver.is_quiet();
+            let latest = now + if rests { self.rest() } else { self.tick };
+            next_tick = if rests && (ticks || !rested) { latest } else { next_tick.min(latest) };
+            rested = rests;
         }
         self.driver.stop_all();
         self.registry.close_all(self.number);
+    }
+
+    /// Time until the next tick while all groups sleep: until a machine's timer, in whole ticks, or a while.
+    fn rest(&self) -> Duration {
+        let timer = self.driver.next_timer_ms().map(|at| Duration::from_millis(at.saturating_sub(now_ms())));
+        timer.unwrap_or(Duration::MAX).clamp(self.tick, self.tick * RESTING_TICKS)
+    }
+
+    fn take_verdicts(&mut self) {
+        let verdicts = std::mem::take(&mut *self.verdicts.0.lock());
+        for (node, up) in verdicts {
+            if up {
+                self.driver.peer_up(node);
+            } else {
+                self.driver.peer_down(node);
+            }
+        }
     }
 
     /// Takes in what waits; false = stop.
@@ -203,8 +245,6 @@ impl<M: StateMachine> Shard<M> {
             }
             Mail::Snapshot(group) => self.driver.force_snapshot(group),
             Mail::Campaign(group) => self.driver.campaign(group),
-            Mail::PeerUp(node) => self.driver.peer_up(node),
-            Mail::PeerDown(node) => self.driver.peer_down(node),
             Mail::WorkDone(group, transfer, done) => self.driver.work_done(group, transfer, done),
             Mail::Nudge => self.nudged.store(false, Ordering::Release),
             Mail::Stop => return false,

@@ -1,7 +1,7 @@
 //! A group's state as other threads see it, without asking its shard.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -25,6 +25,7 @@ pub(super) struct Published {
     last_written: AtomicU64,
     snapshot_index: AtomicU64,
     version: AtomicU64,
+    asleep: AtomicBool,
     supported: (MachineVersion, MachineVersion),
     slow: ArcSwap<Slow>,
     /// Lowest index that somebody waits for; `u64::MAX` = nobody does.
@@ -58,6 +59,7 @@ impl Published {
             last_written: AtomicU64::new(0),
             snapshot_index: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            asleep: AtomicBool::new(false),
             supported: status.supported,
             slow: ArcSwap::from_pointee(Slow { membership: Membership::default(), stopped: None }),
             lowest_wait: AtomicU64::new(u64::MAX),
@@ -84,6 +86,7 @@ impl Published {
         self.last_written.store(status.last_written, Ordering::Release);
         self.snapshot_index.store(status.snapshot_index, Ordering::Release);
         self.version.store(status.version.0.into(), Ordering::Release);
+        self.asleep.store(status.asleep, Ordering::Release);
         let slow = self.slow.load();
         if slow.membership != status.membership || slow.stopped != status.stopped {
             let next = Slow { membership: status.membership.clone(), stopped: status.stopped.clone() };
@@ -166,6 +169,7 @@ impl Published {
             version: MachineVersion(self.version.load(Ordering::Acquire) as u16),
             supported: self.supported,
             membership: slow.membership.clone(),
+            asleep: self.asleep.load(Ordering::Acquire),
             stopped: slow.stopped.clone(),
         }
     }

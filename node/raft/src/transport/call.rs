@@ -13,6 +13,7 @@ use tonic::{Code, Status, Streaming};
 use warren_proto::ids::NodeId;
 use warren_proto::peer::{self, CallReply, CallRequest};
 
+use super::QUIET_KEEPALIVE;
 use super::dial::{self, DialError, Dialed, Identity};
 
 /// Where a call goes.
@@ -201,7 +202,7 @@ pub async fn client_call(
             return Err(CallError::Unreachable(format!("no address known for node {node}")));
         }
         CallTarget::Address(address) => {
-            within(deadline, timeout, dial::tcp(address, secret, &Identity::client())).await?
+            within(deadline, timeout, dial::tcp(address, secret, &Identity::client(), QUIET_KEEPALIVE)).await?
         }
         CallTarget::Unix(path) => within(deadline, timeout, dial::unix(path)).await?,
     };

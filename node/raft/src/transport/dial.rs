@@ -9,7 +9,7 @@ use warren_proto::peer::{ChallengeReply, ChallengeRequest, Hello, Nonce, challen
 
 use super::secret::{self, NONCE_LEN, Side};
 use super::wire::peer_client::PeerClient;
-use super::{KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, MAX_MESSAGE, MIN_PROTOCOL, PROTOCOL, WINDOW};
+use super::{KEEPALIVE_TIMEOUT, MAX_MESSAGE, MIN_PROTOCOL, PROTOCOL, QUIET_KEEPALIVE, WINDOW};
 
 /// A lost SYN is sent again after a second by TCP; a dialer that tries again by itself is there first.
 const CONNECT_TIME: Duration = Duration::from_millis(600);
@@ -47,20 +47,20 @@ pub(crate) struct Dialed {
     pub listener: Option<Nonce>,
 }
 
-fn endpoint(uri: String) -> Result<Endpoint, DialError> {
+fn endpoint(uri: String, keepalive: Duration) -> Result<Endpoint, DialError> {
     Ok(Endpoint::from_shared(uri)
         .map_err(|e| DialError::Unreachable(format!("not an address: {e}")))?
         .connect_timeout(CONNECT_TIME)
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .http2_keep_alive_interval(keepalive)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true))
 }
 
-async fn connect(uri: String) -> Result<PeerClient<Channel>, DialError> {
-    let channel = endpoint(uri)?.connect().await.map_err(|e| DialError::Unreachable(reason(&e)))?;
+async fn connect(uri: String, keepalive: Duration) -> Result<PeerClient<Channel>, DialError> {
+    let channel = endpoint(uri, keepalive)?.connect().await.map_err(|e| DialError::Unreachable(reason(&e)))?;
     Ok(PeerClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE))
 }
 
@@ -76,12 +76,12 @@ fn reason(error: &dyn std::error::Error) -> String {
 /// The admin socket: whoever may open it is trusted.
 pub(crate) async fn unix(path: &Path) -> Result<Dialed, DialError> {
     let path = path.to_str().ok_or_else(|| DialError::Unreachable("the socket's path is not UTF-8".into()))?;
-    Ok(Dialed { client: connect(format!("unix://{path}")).await?, listener: None })
+    Ok(Dialed { client: connect(format!("unix://{path}"), QUIET_KEEPALIVE).await?, listener: None })
 }
 
 /// `host:port`, with the challenge passed both ways.
-pub(crate) async fn tcp(address: &str, secret: &[u8], me: &Identity) -> Result<Dialed, DialError> {
-    let mut client = connect(format!("http://{address}")).await?;
+pub(crate) async fn tcp(address: &str, secret: &[u8], me: &Identity, keepalive: Duration) -> Result<Dialed, DialError> {
+    let mut client = connect(format!("http://{address}"), keepalive).await?;
     let shaken = tokio::time::timeout(HANDSHAKE_TIME, challenge(&mut client, secret, me)).await;
     let listener = shaken.map_err(|_| DialError::Unreachable("no answer to the challenge".into()))??;
     Ok(Dialed { client, listener: Some(listener) })

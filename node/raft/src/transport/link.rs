@@ -1,8 +1,10 @@
 //! The dialing half: one task per lane of a peer that redials for ever, whatever anybody thinks of the peer's health.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -11,7 +13,7 @@ use warren_proto::peer::{Beat, Frame, frame};
 
 use super::dial::{self, DialError, Dialed};
 use super::lane::{Lane, Outbox};
-use super::{Inner, PeerEvent};
+use super::{Inner, KEEPALIVE_INTERVAL, PeerEvent, QUIET_KEEPALIVE};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Together with the time that a dial may take, this keeps a redial within a second of a partition's end.
@@ -32,10 +34,22 @@ pub(crate) struct Link {
     /// Counts the times that the peer fell silent or did not answer. Lanes open then are given up: after a partition a new connection is
     /// there sooner than TCP, which waits longer after each loss, gets anything through an old one.
     pub silences: watch::Sender<u64>,
+    /// Sequence of the last beat heard from the peer.
+    pub heard: AtomicU64,
+    /// Signs that the peer hears this node, on the control lane that is open.
+    answers: Mutex<Answers>,
     /// Ends the tasks.
     pub stop: CancellationToken,
     /// The connection that calls use.
     pub calls: tokio::sync::Mutex<Option<Dialed>>,
+}
+
+#[derive(Default)]
+struct Answers {
+    /// The last beat of this node that the peer says it heard.
+    echo: u64,
+    /// When it last answered in any way; `None` while no control lane is open.
+    at: Option<Instant>,
 }
 
 impl Link {
@@ -47,6 +61,8 @@ impl Link {
             lanes: Lane::ALL.map(|lane| Arc::new(Outbox::new(lane))),
             poke: Arc::new(Notify::new()),
             silences: watch::Sender::new(0),
+            heard: AtomicU64::new(0),
+            answers: Mutex::default(),
             stop,
             calls: tokio::sync::Mutex::new(None),
         }
@@ -57,8 +73,40 @@ impl Link {
         let control = &self.lanes[Lane::Control.number()];
         if control.is_open() {
             // A full lane is a sign of life in itself.
-            let _ = control.push(Frame { kind: Some(frame::Kind::Beat(Beat { sequence })) });
+            let heard = self.heard.load(Ordering::Relaxed);
+            let _ = control.push(Frame { kind: Some(frame::Kind::Beat(Beat { sequence, heard })) });
         }
+    }
+
+    /// A beat came from the peer, on a lane of its own.
+    pub(crate) fn beaten(&self, beat: &Beat) {
+        self.heard.store(beat.sequence, Ordering::Relaxed);
+        let mut answers = self.answers.lock();
+        if answers.echo != beat.heard {
+            answers.echo = beat.heard;
+            answers.at = answers.at.map(|_| Instant::now());
+        }
+    }
+
+    fn answered(&self) {
+        self.answers.lock().at = Some(Instant::now());
+    }
+
+    /// The peer may hear nothing of us while we hear it: its beats say nothing of this direction, its answers do. Without
+    /// any for too long, the lanes are given up. `stalled`: how long this process did not look.
+    pub(crate) fn judge_answers(&self, now: Instant, limit: Duration, stalled: Duration) {
+        let mut answers = self.answers.lock();
+        answers.at = answers.at.map(|at| (at + stalled).min(now));
+        if answers.at.is_some_and(|at| now.saturating_duration_since(at) > limit) {
+            answers.at = None;
+            info!(peer = %self.name, "peer does not answer, redialling");
+            self.silences.send_modify(|n| *n += 1);
+        }
+    }
+
+    /// Whether the peer can tell by this node's beats that it is heard.
+    pub(crate) fn beats(&self) -> bool {
+        self.lanes[Lane::Control.number()].is_open()
     }
 
     /// Stops the tasks and gives up what waits.
@@ -116,6 +164,7 @@ impl Keeper {
             };
             if let Some(tell) = &tell {
                 tell.send_replace(false);
+                self.link.answers.lock().at = None;
             }
             if outbox.detach() {
                 debug!(peer = %self.link.name, lane = ?self.lane, "lane to peer lost");
@@ -137,7 +186,9 @@ impl Keeper {
 
     /// Opens the lane and stays until it ends.
     async fn attempt(&self, outbox: &Arc<Outbox>, tell: Option<&watch::Sender<bool>>) -> Result<(), DialError> {
-        let mut dialed = dial::tcp(&self.link.address, &self.inner.secret, &self.inner.identity).await?;
+        // The control lane notices a dead path for all; the others' pings only end connections that nobody needs.
+        let keepalive = if self.lane == Lane::Control { KEEPALIVE_INTERVAL } else { QUIET_KEEPALIVE };
+        let mut dialed = dial::tcp(&self.link.address, &self.inner.secret, &self.inner.identity, keepalive).await?;
         if let Some(listener) = &dialed.listener
             && listener.name != self.link.name
         {
@@ -159,18 +210,11 @@ impl Keeper {
             while acks.message().await.map_err(unreachable)?.is_some() {}
             return Ok(());
         }
-        // The peer may hear nothing of us while we hear it: its beats say nothing of this direction, its answers do.
-        loop {
-            match tokio::time::timeout(self.inner.suspicion.max, acks.message()).await {
-                Ok(Ok(Some(_))) => {}
-                Ok(Ok(None)) => return Ok(()),
-                Ok(Err(status)) => return Err(unreachable(status)),
-                Err(_) => {
-                    self.link.silences.send_modify(|n| *n += 1);
-                    return Err(DialError::Unreachable("no answer to beats".into()));
-                }
-            }
+        self.link.answered();
+        while acks.message().await.map_err(unreachable)?.is_some() {
+            self.link.answered();
         }
+        Ok(())
     }
 }
 

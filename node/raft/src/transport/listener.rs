@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 use warren_proto::ids::NodeId;
 use warren_proto::peer::{
-    CallReply, CallRequest, ChallengeReply, ChallengeRequest, Frame, Hello, LaneAck, Nonce, challenge_reply,
+    Beat, CallReply, CallRequest, ChallengeReply, ChallengeRequest, Frame, Hello, LaneAck, Nonce, challenge_reply,
     challenge_request, frame,
 };
 
@@ -29,7 +29,7 @@ use super::secret::{self, NONCE_LEN, Side};
 use super::wire::peer_server::{Peer, PeerServer};
 use super::{Inner, MAX_MESSAGE, MIN_PROTOCOL, PROTOCOL, PeerEvent};
 
-/// Of how many beats one is answered: enough for a peer whose silence limit is ten.
+/// Of how many beats one is answered, where this node's own do not: enough for a peer whose silence limit is ten.
 const ANSWER_EVERY: u64 = 3;
 
 /// What a stranger may send at once.
@@ -207,6 +207,7 @@ impl PeerService {
             };
             self.inner.heard(peer.node, life);
             if let Some(frame::Kind::Beat(beat)) = &frame.kind
+                && !self.inner.answers_by_beat(peer.node, beat)
                 && beat.sequence % ANSWER_EVERY == 0
             {
                 // An answer that still waits to be sent says as much.
@@ -331,6 +332,14 @@ impl Inner {
         if let Some(change) = self.detector(node).lock().heard(life, Instant::now()) {
             self.changed(node, change);
         }
+    }
+
+    /// Notes a peer's beat. Answers whether the beats to the peer will tell it so.
+    fn answers_by_beat(&self, node: NodeId, beat: &Beat) -> bool {
+        self.links.read().get(&node).is_some_and(|link| {
+            link.beaten(beat);
+            link.beats()
+        })
     }
 
     fn control_opened(&self, node: NodeId, life: Life) {

@@ -53,8 +53,8 @@ const MIN_PROTOCOL: u32 = 1;
 /// A dead path is noticed by HTTP/2 after these two together, even when nothing is sent.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
-/// The listener's pings only find connections whose other end is gone: the dialer asks more often.
-const LISTENER_KEEPALIVE: Duration = Duration::from_secs(20);
+/// Where the control lane's beats and pings notice sooner, pings only find connections whose other end is gone.
+const QUIET_KEEPALIVE: Duration = Duration::from_secs(20);
 /// HTTP/2 flow control: what may be under way on a connection.
 const WINDOW: u32 = 16 << 20;
 /// Largest message taken from a peer. Callers keep frames below 8 MiB; this bounds what a fault can cost.
@@ -275,7 +275,7 @@ impl Transport {
         let node = match target {
             CallTarget::Node(node) => node,
             CallTarget::Address(address) => {
-                let dialing = dial::tcp(&address, &inner.secret, &inner.identity);
+                let dialing = dial::tcp(&address, &inner.secret, &inner.identity, QUIET_KEEPALIVE);
                 let dialed = call::within(deadline, timeout, dialing).await?;
                 return call::start(dialed, method, payload, deadline, timeout).await;
             }
@@ -297,7 +297,7 @@ impl Transport {
                 outcome => return outcome,
             }
         }
-        let dialing = dial::tcp(&link.address, &inner.secret, &inner.identity);
+        let dialing = dial::tcp(&link.address, &inner.secret, &inner.identity, QUIET_KEEPALIVE);
         let dialed = call::within(deadline, timeout, dialing).await?;
         if let Some(listener) = &dialed.listener
             && listener.name != link.name
@@ -380,14 +380,15 @@ impl Inner {
         let mut last = Instant::now();
         for sequence in 1.. {
             interval.tick().await;
-            for link in self.links.read().values() {
-                link.beat(sequence);
-            }
             let now = Instant::now();
             let late = now.saturating_duration_since(last).saturating_sub(BEAT_INTERVAL);
             // Scheduling noise is part of what the detector measures; a suspended process is not.
             let stalled = if late > BEAT_INTERVAL { late } else { Duration::ZERO };
             last = now;
+            for link in self.links.read().values() {
+                link.beat(sequence);
+                link.judge_answers(now, self.suspicion.max, stalled);
+            }
             let detectors: Vec<_> = self.detectors.lock().iter().map(|(n, d)| (*n, d.clone())).collect();
             for (node, detector) in detectors {
                 let change = detector.lock().judge(now, self.suspicion, stalled);

@@ -15,7 +15,7 @@ use tracing::{error, warn};
 
 use super::connection::{Accepted, Socket};
 use super::listener::Gate;
-use super::{Inner, KEEPALIVE_TIMEOUT, LISTENER_KEEPALIVE, MAX_CONNECTIONS, TransportError, WINDOW};
+use super::{Inner, KEEPALIVE_TIMEOUT, MAX_CONNECTIONS, QUIET_KEEPALIVE, TransportError, WINDOW};
 
 /// Largest HTTP/2 frame taken: fewer, bigger pieces for appends.
 const HTTP2_FRAME: u32 = 1 << 20;
@@ -70,7 +70,7 @@ impl Listeners {
                 .initial_connection_window_size(WINDOW)
                 .max_frame_size(HTTP2_FRAME)
                 .max_concurrent_streams(STREAMS)
-                .http2_keepalive_interval(Some(LISTENER_KEEPALIVE))
+                .http2_keepalive_interval(Some(QUIET_KEEPALIVE))
                 .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
                 .serve_with_incoming_shutdown(gate, ReceiverStream::new(incoming), stop.cancelled_owned())
                 .await;

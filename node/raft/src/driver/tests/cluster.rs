@@ -31,7 +31,13 @@ pub struct Node {
     pub max_version: u16,
     pub events: Vec<Event>,
     life: u64,
+    /// When each node was last heard of, and those that count as down.
+    heard: BTreeMap<usize, u64>,
+    down: Vec<usize>,
 }
+
+/// Silence after which a node counts as down.
+const DOWN_AFTER_MS: u64 = 600;
 
 enum Happening {
     Arrives { to: usize, from: NodeId, message: Box<RaftMessage> },
@@ -101,6 +107,8 @@ impl Cluster {
                 max_version: 1,
                 events: Vec::new(),
                 life: 0,
+                heard: BTreeMap::new(),
+                down: Vec::new(),
             });
             cluster.start(n);
         }
@@ -139,6 +147,8 @@ impl Cluster {
         let seed = self.seed;
         let n = &mut self.nodes[node];
         n.life += 1;
+        n.heard.clear();
+        n.down.clear();
         let mut config = DriverConfig::new(n.id, mix(&[seed, n.life]));
         config.snapshot_interval_ms = 0;
         (self.config)(&mut config);
@@ -240,11 +250,34 @@ impl Cluster {
                 if self.nodes[node].life != life {
                     return;
                 }
+                self.look_around(node);
                 if let Some(driver) = &mut self.nodes[node].driver {
                     driver.tick(self.now);
                     self.after(100, Happening::Tick { node, life });
                     self.poll(node);
                 }
+            }
+        }
+    }
+
+    /// What a node's failure detector finds.
+    fn look_around(&mut self, node: usize) {
+        for other in (0..self.nodes.len()).filter(|o| *o != node) {
+            let heard = self.nodes[other].driver.is_some() && !self.cut.contains(&(other, node));
+            let (now, id) = (self.now, self.nodes[other].id);
+            let n = &mut self.nodes[node];
+            let Some(driver) = &mut n.driver else { return };
+            let last = n.heard.entry(other).or_insert(now);
+            let was_down = n.down.contains(&other);
+            if heard {
+                *last = now;
+            }
+            if heard && was_down {
+                n.down.retain(|d| *d != other);
+                driver.peer_up(id);
+            } else if !was_down && now > *last + DOWN_AFTER_MS {
+                n.down.push(other);
+                driver.peer_down(id);
             }
         }
     }
@@ -326,6 +359,10 @@ impl Cluster {
 
     pub fn machine(&self, node: usize) -> &TestMachine {
         self.nodes[node].driver.as_ref().expect("up").machine(GROUP).expect("group")
+    }
+
+    pub fn asleep(&self) -> Vec<bool> {
+        self.statuses().iter().map(|s| s.as_ref().is_some_and(|s| s.asleep)).collect()
     }
 
     /// The node whose member is a ready leader, of the highest term.

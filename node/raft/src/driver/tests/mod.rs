@@ -1,6 +1,7 @@
 //! The driver's behaviour on a few simulated nodes.
 
 mod cluster;
+mod hibernation;
 mod machine;
 
 use std::collections::BTreeMap;
@@ -821,4 +822,46 @@ fn the_checks_find_a_member_that_answers_before_it_is_durable() {
 /// A defect may also show itself as a panic of the harness.
 fn chaos_fails(seed: u64, config: fn(&mut DriverConfig)) -> bool {
     std::panic::catch_unwind(|| chaos(1000 + seed, 3, config)).map_or(true, |r| r.is_err())
+}
+
+/// Chunks are lost, and then the node for longer than a transfer waits: what has arrived is not sent again.
+#[test]
+fn a_transfer_that_was_cut_off_goes_on_where_it_was() {
+    let mut c = Cluster::new(3, 3, 77, |config| {
+        small_snapshots(config);
+        config.snapshot_window = 1;
+        config.snapshot_stall_ticks = 20;
+    });
+    let leader = c.wait_leader();
+    let behind = (leader + 1) % 3;
+    churn(&mut c, 10, 0);
+    c.cut_off(behind);
+    churn(&mut c, 60, 1000);
+    // Until the leader knows that the node is down, and snapshots all.
+    c.run(3_000);
+    c.driver(leader).force_snapshot(GROUP);
+    c.run(1_000);
+    c.heal();
+    c.record_sent = true;
+    let to = c.nodes[behind].id;
+    let offsets = |c: &Cluster| -> Vec<(u64, u64)> {
+        let of = |m: &RaftMessage| match &m.snapshot.as_ref()?.step {
+            Some(snapshot_step::Step::State(chunk)) => Some((m.snapshot.as_ref()?.transfer, chunk.offset)),
+            _ => None,
+        };
+        c.sent.iter().filter(|(_, t, ..)| *t == to).filter_map(|(.., m)| of(m)).collect()
+    };
+    c.run_until(30_000, |c| offsets(c).iter().any(|(_, offset)| *offset >= 512));
+    c.cut_off(behind);
+    c.run(8_000);
+    c.heal();
+    c.run_until(60_000, |c| c.machine(behind).restored > 0);
+    let seen = offsets(&c);
+    let (first, last) = (seen[0].0, seen[seen.len() - 1].0);
+    assert_ne!(first, last, "another transfer");
+    let resumed = seen.iter().filter(|(transfer, _)| *transfer == last).map(|(_, offset)| *offset).min();
+    assert!(resumed >= Some(448), "it began at {resumed:?}");
+    churn(&mut c, 3, 5000);
+    c.wait_equal();
+    c.check_bodies(behind);
 }
