@@ -16,6 +16,7 @@ mod disk;
 mod load;
 mod node;
 mod ports;
+pub mod process;
 mod program;
 
 pub use cluster::{Cluster, Setup, warren_binary};

@@ -226,6 +226,7 @@ impl Log {
                     uid: MemberUid(u64::from(n) + 1),
                     node: NodeId(u64::from(n)),
                     node_incarnation: Incarnation(7),
+                    joined: n % 2 == 1,
                 };
                 Queue { members: (0..*members).map(member).collect(), ..old.record }.update(old.mod_revision)
             }

@@ -27,6 +27,14 @@ impl<T> Delta<T> {
         }
     }
 
+    /// The record after a change of its content.
+    pub fn changed(&self) -> Option<&Stored<T>> {
+        match (&self.old, &self.new) {
+            (Some(old), Some(new)) if new.create_revision == old.create_revision => Some(new),
+            _ => None,
+        }
+    }
+
     /// The new record, if this incarnation of it is new.
     pub fn created(&self) -> Option<&Stored<T>> {
         let new = self.new.as_ref()?;

@@ -50,6 +50,8 @@ pub struct Member {
     pub node: NodeId,
     /// The life of that node's data directory that holds it.
     pub node_incarnation: Incarnation,
+    /// Added to a group that existed: it starts without a vote. The others founded the group.
+    pub joined: bool,
 }
 
 /// A queue.
@@ -130,6 +132,8 @@ struct WireMember {
     node: u64,
     #[prost(fixed64, tag = "3")]
     node_incarnation: u64,
+    #[prost(bool, tag = "4")]
+    joined: bool,
 }
 
 impl Record for Queue {
@@ -146,6 +150,7 @@ impl Record for Queue {
             uid: member.uid.0,
             node: member.node.0,
             node_incarnation: member.node_incarnation.0,
+            joined: member.joined,
         };
         let wire = Wire {
             vhost: self.vhost.to_string(),
@@ -178,6 +183,7 @@ impl Record for Queue {
             uid: MemberUid(member.uid),
             node: NodeId(member.node),
             node_incarnation: Incarnation(member.node_incarnation),
+            joined: member.joined,
         };
         Ok(Queue {
             vhost: wire.vhost.into(),

@@ -50,7 +50,7 @@ fn auto_delete(name: &str) -> Exchange {
 fn records_survive_their_encoding_and_keep_fields_that_they_do_not_know() {
     let queue = Queue {
         exclusive_owner: Some(SessionOwner { node: NodeId(1), incarnation: 2, connection: 3 }),
-        members: vec![Member { uid: MemberUid(4), node: NodeId(5), node_incarnation: Incarnation(6) }],
+        members: vec![Member { uid: MemberUid(4), node: NodeId(5), node_incarnation: Incarnation(6), joined: true }],
         arguments: FieldTable::new().with("x-max-length", 5i64).to_bytes()[..].into(),
         created_ms: 8,
         kind: QueueKind::Quorum,
@@ -89,7 +89,7 @@ proptest! {
         which in 0usize..7, damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), rest: Vec<u8>
     ) {
         let owner = SessionOwner { node: NodeId(1), incarnation: 2, connection: 3 };
-        let member = Member { uid: MemberUid(4), node: NodeId(5), node_incarnation: Incarnation(6) };
+        let member = Member { uid: MemberUid(4), node: NodeId(5), node_incarnation: Incarnation(6), joined: true };
         let mut payload = [
             Queue { exclusive_owner: Some(owner), members: vec![member; 3], ..queue("q") }.encode(),
             Exchange { arguments: vec![1, b'a', b't', 1].into(), ..auto_delete("x") }.encode(),

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{QueueKind, User};
 use warren_proto::ids::{NodeId, SessionRef};
+use warren_raft::driver::GroupStatus;
+use warren_raft::log_store::MemberRole;
 use warren_raft::machine::EntryReader;
 use warren_raft::runtime::Host;
 
@@ -205,8 +207,10 @@ impl Broker {
         if let Some(leader) = self.queues.leader(target.group) {
             return Some(leader);
         }
-        if self.queues.has_group(target.group) {
-            // A member of this node would know a leader if there were one that this node can reach.
+        let votes = |s: GroupStatus| s.membership.member(s.me).is_some_and(|m| m.role == MemberRole::Voter);
+        if self.queues.status(target.group).is_some_and(votes) {
+            // A voter of this node would know a leader if there were one that this node can reach. One that has just
+            // joined may not have heard of it yet.
             return None;
         }
         let members = target.members();
@@ -275,6 +279,13 @@ impl Broker {
             QueueEvent::Stats { stats, .. } => Ok(stats),
             other => Err(BrokerError::Internal(format!("the queue answered {other:?}"))),
         }
+    }
+
+    /// The leader that answers for a queue.
+    pub(crate) async fn find_stats_leader(&self, target: &QueueTarget, timeout: Duration) -> Option<NodeId> {
+        let answer =
+            self.ask_queue(self.nobody(), target, timeout, |correlation| QueueItem::Stat { correlation }).await;
+        answer.ok().map(|answer| answer.leader)
     }
 
     async fn ask_queue(

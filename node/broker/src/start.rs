@@ -28,6 +28,7 @@ use crate::cluster::identity_file::{Cluster, IdentityError, NodeIdentity, random
 use crate::connections::Connections;
 use crate::metadata::{MetaMachine, Metadata, WriteError};
 use crate::node::{Broker, NodeConfig};
+use crate::operations::members::ORDER;
 use crate::operations::quorum_config;
 use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, GroupRequest, QuorumMachine, refuse};
@@ -509,6 +510,7 @@ impl CallHandler for Calls {
                     }
                 }
                 JOIN => self.join(&call.payload, &replies).await,
+                ORDER => self.order(&call.payload, &replies).await,
                 _ => match self.admin.get() {
                     Some(admin) => admin.call(call, replies).await,
                     None => replies.fail("not_ready", "the node is starting").await,
@@ -519,6 +521,16 @@ impl CallHandler for Calls {
 }
 
 impl Calls {
+    async fn order(&self, payload: &[u8], replies: &Replies) {
+        let Some(broker) = self.broker.get().and_then(Weak::upgrade) else {
+            return replies.fail("not_ready", "the node is starting").await;
+        };
+        match broker.take_order(payload).await {
+            Ok(()) => drop(replies.send("{}").await),
+            Err(refused) => replies.fail(refused.word(), "the order was not carried out").await,
+        }
+    }
+
     async fn join(&self, payload: &[u8], replies: &Replies) {
         let request: JoinRequest = match serde_json::from_slice(payload) {
             Ok(request) => request,

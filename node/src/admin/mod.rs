@@ -5,6 +5,7 @@
 
 mod clients;
 mod field_json;
+mod members;
 mod node;
 mod peers;
 pub mod protocol;
@@ -148,6 +149,16 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request) -> Outcom
         "purge_queue" => queues::purge(broker, request).await,
         "delete_queue" => queues::delete(broker, request).await,
         "quorum_status" => queues::quorum_status(broker, request).await,
+        "add_member" => members::add(broker, request).await,
+        "delete_member" => members::delete(broker, request).await,
+        "grow" => members::grow(broker, request).await,
+        "grow_to_count" => members::grow_to_count(broker, request).await,
+        "shrink" => members::shrink(broker, request).await,
+        "rebalance" => members::rebalance(broker, request).await,
+        "transfer_leadership" => members::transfer(broker, request).await,
+        "force_checkpoint" => members::force_checkpoint(broker, request).await,
+        "check_if_node_is_quorum_critical" => members::check_critical(broker).await,
+        peers::LOCAL_CHECKPOINT => members::local_checkpoint(broker, request),
         "has_reached_target_cluster_size" => node::has_reached_target_cluster_size(state, broker),
         "list_channels" => clients::list_channels(broker).await,
         "list_connections" => clients::list(broker).await,

@@ -7,9 +7,10 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use warren_broker::Broker;
 use warren_proto::ids::NodeId;
-use warren_raft::transport::CallTarget;
+use warren_raft::transport::{CallError, CallTarget};
 
-use super::protocol::{AREA, Reply, Request, Row};
+use super::protocol::{AREA, Code, Refusal, Reply, Request, Row};
+use super::{Answer, Outcome, unreadable};
 
 /// A node's connections.
 pub const LOCAL_CONNECTIONS: &str = "local_connections";
@@ -19,11 +20,16 @@ pub const LOCAL_CHANNELS: &str = "local_channels";
 pub const LOCAL_CLOSE: &str = "local_close";
 /// A node's member of a Raft group.
 pub const LOCAL_MEMBER: &str = "local_member";
+/// Has a node's member of a group take a snapshot.
+pub const LOCAL_CHECKPOINT: &str = "local_checkpoint";
 /// What a node tells about itself for `cluster_status`.
 pub const LOCAL_FACTS: &str = "local_facts";
 
 /// How long other nodes may take.
 const PEER: Duration = Duration::from_secs(5);
+
+/// How long a verb may take that another node carries out, unless the caller says.
+const FORWARDED: Duration = Duration::from_secs(300);
 
 /// What a node answered.
 #[derive(Debug, Default)]
@@ -61,6 +67,26 @@ pub async fn ask(broker: &Broker, nodes: Vec<NodeId>, verb: &str, request: &Requ
         answers.extend(answer.ok().flatten());
     }
     answers
+}
+
+/// Has another node carry out a verb, with its answer and its refusal.
+pub async fn forward(broker: &Broker, node: NodeId, verb: &str, request: &Request) -> Outcome {
+    let request = Request { node: String::new(), ..request.clone() };
+    let payload = Bytes::from(serde_json::to_vec(&request).map_err(unreadable)?);
+    let time = if request.timeout_ms == 0 { FORWARDED } else { Duration::from_millis(request.timeout_ms) };
+    let refused = |error: CallError| match error {
+        CallError::Failed { code, message } => Refusal::new(Code::from_word(&code), message),
+        other => Refusal::new(Code::Unavailable, format!("{}: {other}", name(broker, node))),
+    };
+    let replies = broker.transport().call(CallTarget::Node(node), &format!("{AREA}{verb}"), payload, time).await;
+    let mut rows = Vec::new();
+    for bytes in replies.map_err(refused)?.collect().await.map_err(refused)? {
+        match serde_json::from_slice(&bytes).map_err(unreadable)? {
+            Reply::Ok(value) => return Ok(Answer::Value(value)),
+            Reply::Rows(more) => rows.extend::<Vec<Row>>(more),
+        }
+    }
+    Ok(Answer::Rows(rows))
 }
 
 /// All nodes of the cluster.

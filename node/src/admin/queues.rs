@@ -219,7 +219,7 @@ pub async fn list_consumers(broker: &Arc<Broker>, request: &Request) -> Outcome 
     Ok(Answer::Rows(rows))
 }
 
-fn find(broker: &Broker, request: &Request) -> Result<Arc<QueueTarget>, Refusal> {
+pub(super) fn find(broker: &Broker, request: &Request) -> Result<Arc<QueueTarget>, Refusal> {
     let (vhost, name) = (&request.vhost, request.text("queue"));
     if broker.metadata().vhost(vhost).is_none() {
         return Err(no_vhost(vhost));

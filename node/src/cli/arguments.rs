@@ -90,6 +90,10 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("unit", None, true),
     ("global", None, false),
     ("hashing-algorithm", None, true),
+    ("membership", None, true),
+    ("vhost-pattern", None, true),
+    ("queue-pattern", None, true),
+    ("errors-only", None, false),
 ];
 
 /// What is wrong with the arguments.

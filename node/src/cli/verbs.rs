@@ -421,6 +421,79 @@ pub const VERBS: &[Verb] = &[
     verb("quorum_status", &["queue"], "Status of quorum queue {queue} on node {node} ...", Kind::Grid(MEMBERS))
         .of(QUEUES)
         .within(60),
+    verb("add_member", &["queue", "member"], "Adding a replica for queue {queue} on node {member}...", Kind::Done(""))
+        .of(QUEUES)
+        .options(&["membership"])
+        .within(60),
+    verb(
+        "delete_member",
+        &["queue", "member"],
+        "Removing a replica of queue {queue} on node {member}...",
+        Kind::Done(""),
+    )
+    .of(QUEUES)
+    .within(60),
+    verb(
+        "grow",
+        &["member", "strategy"],
+        "Growing {strategy} quorum queues on {member}...",
+        Kind::Listing { columns: CHANGED, default: &[] },
+    )
+    .of(QUEUES)
+    .options(&["vhost-pattern", "queue-pattern", "membership", "errors-only"])
+    .within(3600),
+    verb(
+        "grow_to_count",
+        &["count", "strategy"],
+        "Growing {strategy} quorum queues to {count} members...",
+        Kind::Listing { columns: CHANGED, default: &[] },
+    )
+    .of(QUEUES)
+    .options(&["vhost-pattern", "queue-pattern", "membership", "errors-only"])
+    .within(3600),
+    verb(
+        "shrink",
+        &["member"],
+        "Shrinking quorum queues on {member}...",
+        Kind::Listing { columns: CHANGED, default: &[] },
+    )
+    .of(QUEUES)
+    .options(&["vhost-pattern", "queue-pattern", "errors-only"])
+    .within(3600),
+    verb(
+        "rebalance",
+        &["type"],
+        "Rebalancing {type} queues...",
+        Kind::Grid(&["Node name", "Number of quorum queue leaders"]),
+    )
+    .of(QUEUES)
+    .options(&["vhost-pattern", "queue-pattern"])
+    .within(3600),
+    verb(
+        "transfer_leadership",
+        &["queue", "member"],
+        "Transferring leadership of queue {queue} to node {member}...",
+        Kind::Done(""),
+    )
+    .of(QUEUES)
+    .within(60),
+    verb(
+        "force_checkpoint",
+        &[],
+        "Forcing checkpoint for all matching quorum queues...",
+        Kind::Listing { columns: &["vhost", "name", "result"], default: &[] },
+    )
+    .of(QUEUES)
+    .options(&["vhost-pattern", "queue-pattern"])
+    .within(600),
+    verb(
+        "check_if_node_is_quorum_critical",
+        &[],
+        "Checking if node {node} is critical for quorum of any quorum queues or streams ...",
+        Kind::Result("{text}"),
+    )
+    .of(&[Tool::Queues, Tool::Diagnostics])
+    .within(60),
     verb("metadata_store_status", &[], "Status of the metadata store on node {node} ...", Kind::Grid(MEMBERS))
         .within(60)
         .of(DIAGNOSTICS),
@@ -460,6 +533,9 @@ pub const VERBS: &[Verb] = &[
     verb("erlang_version", &["words*"], "", Kind::NotOffered),
     verb("erlang_cookie_hash", &["words*"], "", Kind::NotOffered),
 ];
+
+/// The columns of what changes the members of many queues.
+const CHANGED: &[&str] = &["vhost", "name", "size", "result"];
 
 /// The columns of a Raft group's members.
 pub const MEMBERS: &[&str] = &[

@@ -40,6 +40,9 @@ impl MetaMachine {
             if let Some(old) = delta.removed() {
                 let _ = self.shared.queue_changes.send(QueueChange::Deleted(Arc::new(old.record.clone())));
             }
+            if let Some(new) = delta.changed() {
+                let _ = self.shared.queue_changes.send(QueueChange::Changed(Arc::new(new.record.clone())));
+            }
             if let Some(new) = delta.created() {
                 let _ = self.shared.queue_changes.send(QueueChange::Created(Arc::new(new.record.clone())));
             }

@@ -4,6 +4,7 @@
 mod arguments;
 mod binding;
 mod exchange;
+pub mod members;
 mod queue;
 
 use std::sync::Arc;

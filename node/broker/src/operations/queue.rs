@@ -256,6 +256,7 @@ impl Broker {
                 uid: MemberUid(random_u64()),
                 node: n.id,
                 node_incarnation: Incarnation(n.incarnation.0),
+                joined: false,
             })
             .collect()
     }

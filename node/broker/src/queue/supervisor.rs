@@ -27,6 +27,8 @@ const COMPARE_EVERY: Duration = Duration::from_secs(30);
 pub enum QueueChange {
     /// A queue was declared.
     Created(Arc<Queue>),
+    /// A queue's record changed: perhaps its members did.
+    Changed(Arc<Queue>),
     /// A queue was deleted.
     Deleted(Arc<Queue>),
     /// Anything may have changed.
@@ -36,6 +38,7 @@ pub enum QueueChange {
 /// Runs until the broker is gone.
 pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedReceiver<QueueChange>) {
     let mut compare = tokio::time::interval(COMPARE_EVERY);
+    let mut replacing: Option<tokio::task::JoinHandle<()>> = None;
     compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let change = tokio::select! {
@@ -50,8 +53,21 @@ pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedRe
             // A replayed log names queues that came and went long ago: only what is still so counts.
             QueueChange::Created(queue) if broker.exists(queue.group) => broker.start_here(&queue).await,
             QueueChange::Deleted(queue) if !broker.exists(queue.group) => broker.end_here(queue.group).await,
+            // An older record than the one that counts now may name members that are gone, or not those that are there.
+            QueueChange::Changed(queue) => {
+                if let Some(queue) = broker.metadata.queue(&queue.vhost, &queue.name).filter(|q| q.group == queue.group)
+                {
+                    broker.follow_members(&queue).await;
+                }
+            }
             QueueChange::Created(_) | QueueChange::Deleted(_) => {}
-            QueueChange::Compare => broker.compare_queues().await,
+            QueueChange::Compare => {
+                broker.compare_queues().await;
+                if replacing.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
+                    let broker = Arc::clone(&broker);
+                    replacing = Some(tokio::spawn(async move { broker.complete_members().await }));
+                }
+            }
         }
     }
 }
@@ -66,6 +82,17 @@ impl Broker {
         }
     }
 
+    /// Ends this node's member where the queue has none here any more, or another one, and starts what is missing.
+    async fn follow_members(&self, queue: &Queue) {
+        let own = queue.members.iter().find(|m| m.node == self.me).map(|m| m.uid);
+        let local = self.queues.status(queue.group).map(|s| s.me);
+        if queue.kind == QueueKind::Quorum && local.is_some() && local != own {
+            tracing::info!(queue = %queue.name, vhost = %queue.vhost, "this node's member was removed from the queue");
+            self.end_here(queue.group).await;
+        }
+        self.start_here(queue).await;
+    }
+
     async fn start_member(&self, queue: &Queue) {
         let Some(me) = queue.members.iter().find(|m| m.node == self.me) else { return };
         if self.queues.has_group(queue.group) {
@@ -74,21 +101,24 @@ impl Broker {
         if me.node_incarnation != Incarnation(self.incarnation) {
             // This node's data was wiped since: a member that starts empty under the old uid could vote for a log that
             // it has lost.
-            tracing::warn!(
-                queue = %queue.name, vhost = %queue.vhost,
-                "this node's member of the queue is lost with its old data, and is not started again"
-            );
+            tracing::debug!(queue = %queue.name, vhost = %queue.vhost, "this node's member is lost with its old data");
             return;
         }
-        let members =
-            queue.members.iter().map(|m| Member { uid: m.uid, node: m.node, role: MemberRole::Voter }).collect();
+        let (me, joined) = (me.uid, me.joined);
+        // Founders begin with the same list, without those that joined later. A member that joins knows that it has no
+        // vote yet; for the rest, the log and the leader's snapshot correct what it believes.
+        let begins = |m: &&warren_metastore::records::Member| joined || !m.joined;
+        let role =
+            |uid| if joined && uid == me { MemberRole::Promotable { target: u64::MAX } } else { MemberRole::Voter };
+        let members = queue.members.iter().filter(begins);
+        let members = members.map(|m| Member { uid: m.uid, node: m.node, role: role(m.uid) }).collect();
         let spec = GroupSpec {
             group: queue.group,
-            me: me.uid,
+            me,
             members,
             version: LATEST,
             init: bytes::Bytes::copy_from_slice(&queue.arguments),
-            campaign: queue.home == self.me,
+            campaign: queue.home == self.me && !joined,
             machine: self.quorum_machine(&queue.arguments),
         };
         if let Err(error) = self.queues.create_group(spec).await
@@ -118,7 +148,7 @@ impl Broker {
 
     pub(crate) async fn compare_queues(&self) {
         for queue in self.metadata.queues() {
-            self.start_here(&queue).await;
+            self.follow_members(&queue).await;
         }
         for group in self.classic.groups().into_iter().filter(|group| !self.exists(*group)) {
             self.classic.stop(group);

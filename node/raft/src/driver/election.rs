@@ -1,7 +1,7 @@
 //! When a member stands for election: seeded timeouts, verdicts about nodes, and the reasons not to stand.
 
 use raft::StateRole;
-use warren_proto::ids::NodeId;
+use warren_proto::ids::{MemberUid, NodeId};
 
 use super::config::mix;
 use super::group::Group;
@@ -20,6 +20,8 @@ pub(crate) struct Election {
 
 /// Rounds at the short timeout before the normal one applies again.
 const HASTY_ROUNDS: u32 = 10;
+/// Ticks between one candidate and the next after a verdict: time for the first to win.
+const RANK_TICKS: usize = 2;
 
 impl<M: StateMachine> Group<M> {
     /// Sets the election timeout anew. Due after everything that may have made Raft reset it.
@@ -54,8 +56,13 @@ impl<M: StateMachine> Group<M> {
     }
 
     fn rush(&mut self, shared: &Shared) {
-        let max = 2 * shared.config.election_ticks;
         let delay = 1 + (self.draw(shared) % shared.config.node_down_ticks.max(1) as u64) as usize;
+        self.rush_after(delay, shared);
+    }
+
+    /// Moves the elapsed ticks so close to the timeout that so many are left.
+    fn rush_after(&mut self, delay: usize, shared: &Shared) {
+        let max = 2 * shared.config.election_ticks;
         self.raw.raft.election_elapsed = (max - 1).saturating_sub(delay);
         self.election.elapsed = self.raw.raft.election_elapsed;
     }
@@ -79,8 +86,17 @@ impl<M: StateMachine> Group<M> {
         }
         self.election.hasty = HASTY_ROUNDS;
         self.election.draws += 1;
-        self.rush(shared);
+        self.rush_after(1 + RANK_TICKS * self.rank(shared), shared);
         self.settle_election(shared);
+    }
+
+    /// How many voters whose nodes are up come before this one: in an order that differs from group to group, and is the
+    /// same on all, so that the first round has one candidate.
+    fn rank(&self, shared: &Shared) -> usize {
+        let place = |uid: MemberUid| mix(&[self.id.0, uid.0]);
+        let own = place(self.me);
+        let up = self.state.membership.voters().filter(|m| !shared.down.contains(&m.node));
+        up.filter(|m| m.uid != self.me && place(m.uid) < own).count()
     }
 
     /// Stands at once, and again soon if that comes to nothing.

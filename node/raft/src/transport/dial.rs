@@ -1,5 +1,6 @@
 //! One attempt to reach a listener: connect, prove the secret, and check who answered.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub(crate) enum DialError {
     AuthenticationFailed(String),
     #[error("{0}")]
     Unreachable(String),
+    /// The machine answers, and nobody listens there.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// A connection that is ready for requests.
@@ -60,17 +64,20 @@ fn endpoint(uri: String, keepalive: Duration) -> Result<Endpoint, DialError> {
 }
 
 async fn connect(uri: String, keepalive: Duration) -> Result<PeerClient<Channel>, DialError> {
-    let channel = endpoint(uri, keepalive)?.connect().await.map_err(|e| DialError::Unreachable(reason(&e)))?;
+    let channel = endpoint(uri, keepalive)?.connect().await.map_err(|e| not_connected(&e))?;
     Ok(PeerClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE))
 }
 
-/// The innermost cause: "Connection refused" rather than "transport error".
-fn reason(error: &dyn std::error::Error) -> String {
+/// Tells the innermost cause: "Connection refused" rather than "transport error".
+fn not_connected(error: &(dyn std::error::Error + 'static)) -> DialError {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    match cause.downcast_ref::<io::Error>() {
+        Some(io) if io.kind() == io::ErrorKind::ConnectionRefused => DialError::Refused(cause.to_string()),
+        _ => DialError::Unreachable(cause.to_string()),
+    }
 }
 
 /// The admin socket: whoever may open it is trusted.

@@ -16,6 +16,8 @@ use super::lane::{Lane, Outbox};
 use super::{Inner, KEEPALIVE_INTERVAL, PeerEvent, QUIET_KEEPALIVE};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// After a lane that lived broke. A process that died has closed its port by then.
+const AT_ONCE: Duration = Duration::from_millis(15);
 /// Together with the time that a dial may take, this keeps a redial within a second of a partition's end.
 const BACKOFF_MAX: Duration = Duration::from_millis(400);
 /// Time for the listener to accept a lane.
@@ -128,13 +130,14 @@ pub(crate) fn start(inner: &Arc<Inner>, link: &Arc<Link>) {
             Lane::Control => (Some(control.clone()), None),
             _ => (None, Some(reachable.clone())),
         };
-        inner.tasks.spawn(async move {
+        let keeping = async move {
             let stop = keeper.link.stop.clone();
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = keeper.run(tell, wait) => {}
             }
-        });
+        };
+        inner.tasks.spawn_on(keeping, inner.threads.of(link.node, lane));
     }
 }
 
@@ -172,11 +175,15 @@ impl Keeper {
                 complaint = Complaint::default();
             }
             if let Err(error) = ended {
+                if self.lane == Lane::Control && matches!(error, DialError::Refused(_)) {
+                    self.inner.refused(self.link.node);
+                }
                 complaint.about(&self.link, self.lane, &error);
             }
             // A lane that lived is redialled at once; one that breaks as soon as it opens is not.
-            backoff = if began.elapsed() > BACKOFF_MAX { BACKOFF_MIN } else { (backoff * 2).min(BACKOFF_MAX) };
-            let jittered = backoff.mul_f64(0.75 + 0.5 * self.inner.jitter());
+            let lived = began.elapsed() > BACKOFF_MAX;
+            backoff = if lived { BACKOFF_MIN } else { (backoff * 2).min(BACKOFF_MAX) };
+            let jittered = if lived { AT_ONCE } else { backoff }.mul_f64(0.75 + 0.5 * self.inner.jitter());
             tokio::select! {
                 () = tokio::time::sleep(jittered) => {}
                 () = self.link.poke.notified(), if self.lane == Lane::Control => {}
@@ -237,10 +244,10 @@ impl Complaint {
             DialError::AuthenticationFailed(why) => {
                 warn!(peer = %link.name, address = %link.address, reason = %why, "authentication failed");
             }
-            DialError::Unreachable(why) if lane == Lane::Control => {
+            DialError::Unreachable(why) | DialError::Refused(why) if lane == Lane::Control => {
                 info!(peer = %link.name, address = %link.address, reason = %why, "peer unreachable, redialling");
             }
-            DialError::Unreachable(why) => {
+            DialError::Unreachable(why) | DialError::Refused(why) => {
                 debug!(peer = %link.name, ?lane, reason = %why, "lane refused")
             }
         }

@@ -310,7 +310,7 @@ impl Peer for PeerService {
         let CallRequest { method, payload } = request.into_inner();
         let (replies, stream) = Replies::channel();
         let stop = self.inner.stop.clone();
-        tokio::spawn(async move {
+        self.inner.main.spawn(async move {
             let _permit = permit;
             let answering = async {
                 handler.call(IncomingCall { caller, method, payload }, replies.clone()).await;
@@ -350,6 +350,14 @@ impl Inner {
         }
         // It reaches us, so we may well reach it: no need to sit out the rest of a backoff.
         self.poke(node);
+    }
+
+    /// Nobody listens at a peer's address.
+    pub(super) fn refused(&self, node: NodeId) {
+        let change = self.detector(node).lock().refused();
+        if let Some(change) = change {
+            self.changed(node, change);
+        }
     }
 
     fn control_broke(&self, node: NodeId) {

@@ -97,6 +97,14 @@ impl Detector {
         }
     }
 
+    /// Nobody listens at its address: with its control lane broken as well, its process is gone.
+    pub(crate) fn refused(&mut self) -> Option<Change> {
+        if self.control_lanes > 0 || self.broken_at.is_none() {
+            return None;
+        }
+        self.up.take().map(|_| Change::Down)
+    }
+
     /// Judges silence. `stalled` is how much longer than planned this process itself did not look: it does not count.
     pub(crate) fn judge(&mut self, now: Instant, suspicion: Suspicion, stalled: Duration) -> Option<Change> {
         if !stalled.is_zero() {
@@ -147,6 +155,18 @@ mod tests {
         d.broke(t + ms(10));
         assert_eq!(d.judge(t + ms(200), Suspicion::default(), Duration::ZERO), None);
         assert_eq!(d.judge(t + ms(300), Suspicion::default(), Duration::ZERO), Some(Change::Down));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_noticed_when_nobody_listens_at_its_address() {
+        let t = Instant::now();
+        let mut d = Detector::default();
+        assert_eq!(d.refused(), None, "it was never there");
+        d.opened(LIFE, t);
+        assert_eq!(d.refused(), None, "its lane is open: the address is wrong, or old");
+        d.broke(t + ms(10));
+        assert_eq!(d.refused(), Some(Change::Down));
+        assert_eq!(d.refused(), None);
     }
 
     #[test]

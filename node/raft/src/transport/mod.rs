@@ -16,6 +16,7 @@ mod listener;
 mod liveness;
 mod secret;
 mod serve;
+mod threads;
 pub(crate) mod wire;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -45,6 +47,7 @@ use dial::Identity;
 use link::Link;
 use listener::Inlet;
 use liveness::{Change, Detector};
+use threads::Threads;
 
 /// Version of what this binary says on the peer port.
 const PROTOCOL: u32 = 1;
@@ -112,7 +115,7 @@ pub enum PeerEvent {
     Gap(NodeId, Lane),
 }
 
-/// Takes frames of one lane. Called in order per peer, from runtime threads: must not block.
+/// Takes frames of one lane. Called in order per peer, from the transport's threads: must not block.
 pub type FrameHandler = Arc<dyn Fn(NodeId, Frame) + Send + Sync>;
 
 /// Connections to all peers. Clones share them.
@@ -140,6 +143,9 @@ pub(crate) struct Inner {
     refusal_logged: Mutex<Option<Instant>>,
     stop: CancellationToken,
     tasks: TaskTracker,
+    threads: Threads,
+    /// Where calls are answered: they may take long.
+    main: Handle,
     unix_socket: Option<PathBuf>,
 }
 
@@ -154,6 +160,7 @@ impl Transport {
         }
         let mut start = [0; 8];
         getrandom::fill(&mut start).map_err(|_| TransportError::Config("the system gives no random bytes"))?;
+        let threads = Threads::start().map_err(|e| TransportError::Listen("a thread".into(), e))?;
         let listeners = serve::Listeners::bind(config.listen, config.unix_socket.as_deref())?;
         let (events, _) = broadcast::channel(EVENTS);
         let inner = Arc::new(Inner {
@@ -173,16 +180,19 @@ impl Transport {
             refusal_logged: Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            threads,
+            main: Handle::current(),
             unix_socket: config.unix_socket,
         });
         listeners.serve(&inner);
         let watched = inner.clone();
-        inner.tasks.spawn(async move {
+        let beating = async move {
             tokio::select! {
                 () = watched.stop.cancelled() => {}
                 () = watched.beat_and_judge() => {}
             }
-        });
+        };
+        inner.tasks.spawn_on(beating, inner.threads.first());
         Ok(Transport { inner })
     }
 
@@ -317,6 +327,7 @@ impl Transport {
         }
         self.inner.tasks.close();
         let _ = tokio::time::timeout(SHUTDOWN_TIME, self.inner.tasks.wait()).await;
+        self.inner.threads.end();
         if let Some(path) = &self.inner.unix_socket {
             let _ = std::fs::remove_file(path);
         }

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
+use futures_util::{Stream, StreamExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
@@ -26,8 +27,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Sockets that are bound and not yet served.
 pub(crate) struct Listeners {
-    tcp: TcpListener,
+    tcp: std::net::TcpListener,
     unix: Option<UnixListener>,
+}
+
+/// A TCP connection on its way to the thread that will serve it.
+struct Fresh {
+    socket: std::net::TcpStream,
+    remote: SocketAddr,
+    permit: OwnedSemaphorePermit,
 }
 
 impl Listeners {
@@ -40,20 +48,32 @@ impl Listeners {
         Ok(Listeners { tcp, unix })
     }
 
-    /// Accepts until the transport stops.
+    /// Accepts until the transport stops: peers on the transport's own threads, the admin socket on the caller's runtime.
     pub(crate) fn serve(self, inner: &Arc<Inner>) {
-        let (accepted, incoming) = mpsc::channel::<Result<Accepted, io::Error>>(16);
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let stop = inner.stop.clone();
         let Listeners { tcp, unix } = self;
-        let (to, limit) = (accepted.clone(), permits.clone());
-        inner.tasks.spawn(async move {
+        let mut threads = Vec::new();
+        for runtime in inner.threads.all() {
+            let (to, from) = mpsc::channel::<Fresh>(16);
+            threads.push(to);
+            // A socket belongs to the runtime in whose task it is opened.
+            let incoming = ReceiverStream::new(from).map(|fresh| {
+                let socket = TcpStream::from_std(fresh.socket)?;
+                Ok(Accepted::new(Socket::Tcp(socket), Some(fresh.remote), fresh.permit))
+            });
+            inner.tasks.spawn_on(serve(inner.clone(), incoming), runtime);
+        }
+        let (accepting, limit) = (inner.clone(), permits.clone());
+        let accept = async move {
             tokio::select! {
-                () = stop.cancelled() => {}
-                () = accept_tcp(tcp, to, limit) => {}
+                () = accepting.stop.cancelled() => {}
+                () = accept_tcp(&accepting, tcp, &threads, limit) => {}
             }
-        });
+        };
+        inner.tasks.spawn_on(accept, inner.threads.first());
         if let Some(unix) = unix {
+            let (accepted, incoming) = mpsc::channel(16);
+            inner.tasks.spawn(serve(inner.clone(), ReceiverStream::new(incoming)));
             let stop = inner.stop.clone();
             inner.tasks.spawn(async move {
                 tokio::select! {
@@ -62,30 +82,30 @@ impl Listeners {
                 }
             });
         }
-        let gate = Gate::new(inner.clone());
-        let stop = inner.stop.clone();
-        inner.tasks.spawn(async move {
-            let served = Server::builder()
-                .initial_stream_window_size(WINDOW)
-                .initial_connection_window_size(WINDOW)
-                .max_frame_size(HTTP2_FRAME)
-                .max_concurrent_streams(STREAMS)
-                .http2_keepalive_interval(Some(QUIET_KEEPALIVE))
-                .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-                .serve_with_incoming_shutdown(gate, ReceiverStream::new(incoming), stop.cancelled_owned())
-                .await;
-            if let Err(error) = served {
-                error!(%error, "the peer port is not served any more");
-            }
-        });
     }
 }
 
-fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+async fn serve(inner: Arc<Inner>, incoming: impl Stream<Item = io::Result<Accepted>>) {
+    let stop = inner.stop.clone();
+    let served = Server::builder()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(HTTP2_FRAME)
+        .max_concurrent_streams(STREAMS)
+        .http2_keepalive_interval(Some(QUIET_KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .serve_with_incoming_shutdown(Gate::new(inner), incoming, stop.cancelled_owned())
+        .await;
+    if let Err(error) = served {
+        error!(%error, "the peer port is not served any more");
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     // The standard library sets SO_REUSEADDR, so that a restart need not wait for old connections to be forgotten.
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
+    Ok(listener)
 }
 
 /// Binds under another name, so that the socket never exists under its own with a wider mode.
@@ -116,14 +136,32 @@ async fn permit(permits: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     permits.clone().acquire_owned().await.ok()
 }
 
-async fn accept_tcp(listener: TcpListener, to: Incoming, permits: Arc<Semaphore>) {
+async fn accept_tcp(
+    inner: &Inner,
+    listener: std::net::TcpListener,
+    threads: &[mpsc::Sender<Fresh>],
+    permits: Arc<Semaphore>,
+) {
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            error!(%error, "the peer port cannot be served");
+            return;
+        }
+    };
     while let Some(permit) = permit(&permits).await {
-        match listener.accept().await {
+        let accepted = match listener.accept().await {
             Ok((socket, remote)) => {
                 if let Err(error) = socket.set_nodelay(true) {
                     warn!(%error, "cannot switch Nagle's algorithm off");
                 }
-                if to.send(Ok(Accepted::new(Socket::Tcp(socket), Some(remote), permit))).await.is_err() {
+                socket.into_std().map(|socket| Fresh { socket, remote, permit })
+            }
+            Err(error) => Err(error),
+        };
+        match accepted {
+            Ok(fresh) => {
+                if threads[inner.threads.next()].send(fresh).await.is_err() {
                     return;
                 }
             }

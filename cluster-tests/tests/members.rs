@@ -1,0 +1,138 @@
+//! Members of quorum queues come and go, and leaders move, by the commands that operators use.
+
+use std::time::Duration;
+
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
+use serde_json::Value;
+use warren_cluster_tests::{Cluster, Load, Node, Stop, amqp, wait_for};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The queue's members by `quorum_status`: node, state and part.
+fn members(node: &Node, queue: &str) -> Option<Vec<(String, String, String)>> {
+    let text = |row: &Value, column: &str| row[column].as_str().unwrap_or_default().to_owned();
+    let rows = node.ctl_rows(&["quorum_status", queue])?;
+    Some(rows.iter().map(|r| (text(r, "Node Name"), text(r, "Raft State"), text(r, "Membership"))).collect())
+}
+
+fn nodes_of(node: &Node, queue: &str) -> Vec<String> {
+    members(node, queue).unwrap_or_default().into_iter().map(|(node, ..)| node).collect()
+}
+
+/// Waits until all members vote and one leads.
+fn wait_settled(node: &Node, queue: &str, count: usize) {
+    wait_for("all members to vote", SOON, || {
+        let members = members(node, queue)?;
+        let led = members.iter().filter(|(_, state, _)| state == "leader").count() == 1;
+        let all = members.len() == count && members.iter().all(|(_, _, part)| part == "voter");
+        (led && all).then_some(())
+    });
+}
+
+fn exit(node: &Node, arguments: &[&str]) -> i32 {
+    node.ctl(arguments).status.code().expect("it ends by itself")
+}
+
+fn declare_with_one_member(node: &Node, queues: &[String]) {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(node).await.unwrap();
+        for queue in queues {
+            let mut arguments = FieldTable::default();
+            arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+            arguments.insert("x-quorum-initial-group-size".into(), AMQPValue::LongInt(1));
+            let options = QueueDeclareOptions::durable();
+            channel.queue_declare(queue.as_str().into(), options, arguments).await.unwrap();
+            let confirmed = amqp::publish(&channel, queue, b"kept", amqp::ANSWER_LIMIT).await;
+            assert_eq!(confirmed.unwrap(), Some(true));
+        }
+    });
+}
+
+#[test]
+fn a_queue_moves_from_node_to_node_under_load_without_losing_anything() {
+    let cluster = Cluster::start(5);
+    let load = Load::start(&cluster, "moving");
+    for round in 0..4 {
+        let here = nodes_of(&cluster[0], "moving");
+        assert_eq!(here.len(), 3, "{here:?}");
+        let to = cluster.iter().map(Node::name).find(|name| !here.iter().any(|h| h == name)).expect("five nodes");
+        cluster[round].ctl_ok(&["add_member", "moving", to]);
+        wait_settled(&cluster[0], "moving", 4);
+        // The leader's own member is the one that goes.
+        let from = wait_for("a leader", SOON, || cluster.leader_of("moving"));
+        cluster[(round + 1) % 5].ctl_ok(&["delete_member", "moving", cluster[from].name()]);
+        wait_settled(&cluster[0], "moving", 3);
+        assert!(!nodes_of(&cluster[0], "moving").iter().any(|name| name == cluster[from].name()));
+        let to = nodes_of(&cluster[0], "moving").into_iter().max().expect("three members");
+        cluster[round].ctl_ok(&["transfer_leadership", "moving", &to]);
+        wait_for("the new leader", SOON, || (cluster[cluster.leader_of("moving")?].name() == to).then_some(()));
+    }
+    assert_eq!(exit(&cluster[0], &["transfer_leadership", "moving", "nobody@localhost"]), 69);
+    let verdict = load.finish();
+    assert!(verdict.number("confirmed") > 1_000.0);
+}
+
+#[test]
+fn queues_grow_shrink_and_are_rebalanced() {
+    let mut cluster = Cluster::start(3);
+    let names: Vec<String> = (0..6).flat_map(|n| [format!("a{n}"), format!("b{n}")]).collect();
+    declare_with_one_member(&cluster[0], &names);
+    let second = cluster[1].name().to_owned();
+    let third = cluster[2].name().to_owned();
+    let rows = |node: &Node, arguments: &[&str]| node.ctl_rows(arguments).expect("the verb succeeds");
+
+    let grown = rows(&cluster[2], &["grow", &second, "all", "--queue-pattern", "^a"]);
+    assert_eq!(grown.len(), 6, "{grown:?}");
+    assert!(grown.iter().all(|r| r["vhost"] == "/" && r["size"] == 2 && r["result"] == "ok"), "{grown:?}");
+    assert!(rows(&cluster[0], &["grow", &second, "all", "--queue-pattern", "^a"]).is_empty());
+    assert_eq!(nodes_of(&cluster[0], "b0").len(), 1);
+    for name in names.iter().filter(|name| name.starts_with('a')) {
+        wait_settled(&cluster[0], name, 2);
+    }
+    let even = rows(&cluster[1], &["grow", &third, "even"]);
+    assert_eq!(even.len(), 6, "the others have one member: {even:?}");
+    let rest = rows(&cluster[1], &["grow_to_count", "7", "all"]);
+    assert_eq!(rest.len(), 6, "{rest:?}");
+    assert!(rest.iter().all(|r| r["size"] == 3 && r["result"] == "ok"), "{rest:?}");
+    for name in &names {
+        wait_settled(&cluster[0], name, 3);
+    }
+
+    let leaders = rows(&cluster[1], &["rebalance", "quorum"]);
+    let counts: Vec<u64> = leaders.iter().filter_map(|r| r["Number of quorum queue leaders"].as_u64()).collect();
+    assert_eq!(counts, [4, 4, 4], "{leaders:?}");
+    let checked = rows(&cluster[1], &["force_checkpoint", "--queue-pattern", "^a1$"]);
+    assert!(checked.len() == 1 && checked[0]["result"] == "ok", "{checked:?}");
+
+    assert_eq!(exit(&cluster[0], &["check_if_node_is_quorum_critical"]), 0);
+    cluster[1].stop(Stop::Kill);
+    wait_for("the others to be critical", SOON, || {
+        let output = cluster[0].ctl(&["check_if_node_is_quorum_critical"]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code() == Some(69) && text.contains("queue 'a0' in vhost '/'")).then_some(())
+    });
+    assert_eq!(exit(&cluster[0], &["add_member", "b0", &second]), 69, "its node does not run");
+    // A member goes although its node is down, and comes back empty-handed with it.
+    cluster[0].ctl_ok(&["delete_member", "a0", &second]);
+    cluster.restart(1);
+    wait_for("the removed member's data to go", SOON, || {
+        (!cluster[1].log().is_empty() && nodes_of(&cluster[1], "a0").len() == 2).then_some(())
+    });
+
+    let shrunk = rows(&cluster[0], &["shrink", &third]);
+    assert_eq!(shrunk.len(), 12, "{shrunk:?}");
+    assert!(shrunk.iter().all(|r| r["result"] == "ok"), "{shrunk:?}");
+    assert!(rows(&cluster[0], &["shrink", &third]).is_empty());
+    assert_eq!(exit(&cluster[0], &["delete_member", "a0", &second]), 0, "an absent member");
+    assert_eq!(exit(&cluster[0], &["delete_member", "a0", cluster[0].name()]), 69, "the last member");
+    assert_eq!(exit(&cluster[0], &["add_member", "a0", "nobody@localhost"]), 69);
+    assert_eq!(exit(&cluster[0], &["add_member", "nothing", &second]), 65);
+    assert_eq!(exit(&cluster[0], &["grow", &second, "some"]), 65);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[1]).await.unwrap();
+        for name in &names {
+            assert_eq!(amqp::ready(&channel, name).await.unwrap(), 1, "{name}");
+        }
+    });
+}

@@ -1,0 +1,400 @@
+//! Members of quorum queues, and who leads them (spec: quorum-queues.md, section 10.1).
+//!
+//! A member is first written into the queue's record, so that its node starts it, and then added to the group by the
+//! group's leader, as one without a vote that gets one when it has caught up. To remove one goes the other way round:
+//! its data is deleted when its node sees a record without it, which is after the group has removed it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use warren_metastore::projections::QueueTarget;
+use warren_metastore::records::{self, Queue, QueueKind, Stored};
+use warren_proto::ids::{GroupId, MemberUid, NodeId};
+use warren_raft::driver::{ChangeError, MemberChange};
+use warren_raft::log_store::{Member, MemberRole};
+use warren_raft::machine::Role;
+use warren_raft::transport::{CallError, CallTarget};
+
+use crate::cluster::identity_file::random_u64;
+use crate::metadata::WriteError;
+use crate::node::Broker;
+
+/// The call by which a node has a queue's leader do something.
+pub(crate) const ORDER: &str = "queues/order";
+/// A member is added within this time, or the change is undone.
+pub const ADD_TIME: Duration = Duration::from_secs(20);
+/// A member is removed within this time.
+pub const REMOVE_TIME: Duration = Duration::from_secs(15);
+/// Leadership moves within this time.
+pub const TRANSFER_TIME: Duration = Duration::from_secs(5);
+/// Pause before a leader is asked again.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a leader's node may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Why a queue's members or its leader were not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemberError {
+    /// No such queue.
+    #[error("the queue does not exist")]
+    NotFound,
+    /// It has no members.
+    #[error("the queue is not a quorum queue")]
+    NotQuorum,
+    /// The metadata does not name such a node.
+    #[error("node {0} is not part of the cluster")]
+    NoSuchNode(String),
+    /// The new member's node has to take part.
+    #[error("node {0} is not running")]
+    NodeNotRunning(String),
+    /// A queue needs a member.
+    #[error("last_node: the queue's last member cannot be removed")]
+    LastNode,
+    /// A member is still catching up.
+    #[error("non_voters_found: a member of the queue has not caught up yet")]
+    NonVoters,
+    /// Leadership can go to a voter only.
+    #[error("the queue has no voting member on that node")]
+    NotVoter,
+    /// No leader, or it did not come about.
+    #[error("timed out: the queue's leader did not make the change in time")]
+    Timeout,
+    /// The metadata store did not take it.
+    #[error("{0}")]
+    Metadata(String),
+}
+
+/// What a leader is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// Add a member, in place of the one that its node has in the group, if it has one.
+    Add {
+        /// Its id.
+        uid: u64,
+        /// Its node.
+        node: u64,
+        /// Its part at first.
+        part: Part,
+    },
+    /// Remove a member.
+    Remove {
+        /// Its id.
+        uid: u64,
+    },
+    /// Hand leadership to the member on a node.
+    Transfer {
+        /// The node.
+        to: u64,
+    },
+    /// Say whether all members vote.
+    Settled,
+}
+
+/// The part of a new member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Votes once it has caught up.
+    #[default]
+    Promotable,
+    /// Votes at once.
+    Voter,
+    /// Never votes.
+    NonVoter,
+}
+
+impl Part {
+    /// The part of a name, as the command line has it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "promotable" => Some(Part::Promotable),
+            "voter" => Some(Part::Voter),
+            "non_voter" => Some(Part::NonVoter),
+            _ => None,
+        }
+    }
+
+    fn role(self) -> MemberRole {
+        match self {
+            // The leader sets the target.
+            Part::Promotable => MemberRole::Promotable { target: 0 },
+            Part::Voter => MemberRole::Voter,
+            Part::NonVoter => MemberRole::NonVoter,
+        }
+    }
+}
+
+/// An order for the leader of a group.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct OrderFor {
+    group: u64,
+    order: Order,
+}
+
+/// Why an order was not carried out. What is not named here may be tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Again,
+    LastVoter,
+    NoSuchMember,
+    NonVoters,
+}
+
+const WORDS: [(Refused, &str); 4] = [
+    (Refused::Again, "again"),
+    (Refused::LastVoter, "last_voter"),
+    (Refused::NoSuchMember, "no_such_member"),
+    (Refused::NonVoters, "non_voters"),
+];
+
+impl Refused {
+    pub(crate) fn word(self) -> &'static str {
+        WORDS.iter().find(|(refused, _)| *refused == self).map_or("again", |(_, word)| word)
+    }
+}
+
+impl From<ChangeError> for Refused {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::LastVoter => Refused::LastVoter,
+            ChangeError::NoSuchMember => Refused::NoSuchMember,
+            ChangeError::NotLeader(_)
+            | ChangeError::NotPermitted
+            | ChangeError::NoSuchGroup
+            | ChangeError::Unknown
+            | ChangeError::Timeout => Refused::Again,
+        }
+    }
+}
+
+impl From<WriteError> for MemberError {
+    fn from(error: WriteError) -> Self {
+        MemberError::Metadata(error.to_string())
+    }
+}
+
+impl Broker {
+    /// Carries out another node's order.
+    pub(crate) async fn take_order(&self, payload: &[u8]) -> Result<(), Refused> {
+        let order: OrderFor = serde_json::from_slice(payload).map_err(|_| Refused::Again)?;
+        self.carry_out(GroupId(order.group), order.order).await
+    }
+
+    async fn carry_out(&self, group: GroupId, order: Order) -> Result<(), Refused> {
+        let status = self.queues.status(group).filter(|s| s.role == Role::Leader).ok_or(Refused::Again)?;
+        let has = |uid: u64| status.membership.member(MemberUid(uid)).is_some();
+        match order {
+            Order::Add { uid, .. } if has(uid) => Ok(()),
+            Order::Add { uid, node, part } => {
+                let old = status.membership.on_node(NodeId(node)).map(|old| MemberChange::Remove(old.uid));
+                let new = MemberChange::Add(Member { uid: MemberUid(uid), node: NodeId(node), role: part.role() });
+                Ok(self.queues.change_members(group, old.into_iter().chain([new]).collect()).await?)
+            }
+            Order::Remove { uid } if !has(uid) => Ok(()),
+            Order::Remove { uid } => {
+                if status.me == MemberUid(uid) && status.membership.voters().count() > 1 {
+                    // It is asked again of the next leader.
+                    self.queues.transfer_leadership(group, None, TRANSFER_TIME).await?;
+                    return Err(Refused::Again);
+                }
+                Ok(self.queues.change_members(group, vec![MemberChange::Remove(MemberUid(uid))]).await?)
+            }
+            Order::Transfer { to } => {
+                Ok(self.queues.transfer_leadership(group, Some(NodeId(to)), TRANSFER_TIME).await?)
+            }
+            Order::Settled => {
+                let all = status.membership.members.iter().all(|m| m.role == MemberRole::Voter);
+                if all && !status.membership.is_joint() { Ok(()) } else { Err(Refused::NonVoters) }
+            }
+        }
+    }
+
+    /// Has a queue's leader carry out an order, asking again until it has or time is up.
+    async fn order(&self, target: &QueueTarget, order: Order, time: Duration) -> Result<(), MemberError> {
+        let deadline = Instant::now() + time;
+        let mut member = 0;
+        let mut known = None;
+        loop {
+            let leader = known.take().or_else(|| self.find_leader(target, &mut member));
+            let outcome = match leader {
+                Some(leader) if leader == self.me => self.carry_out(target.group, order).await,
+                Some(leader) => self.send_order(leader, target.group, order).await,
+                None => Err(Refused::Again),
+            };
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(Refused::LastVoter) => return Err(MemberError::LastNode),
+                Err(Refused::NoSuchMember) => return Err(MemberError::NotVoter),
+                Err(Refused::NonVoters) => return Err(MemberError::NonVoters),
+                Err(Refused::Again) if Instant::now() >= deadline => return Err(MemberError::Timeout),
+                Err(Refused::Again) => {
+                    tokio::time::sleep(PAUSE).await;
+                    known = self.queue_leader(target).await;
+                }
+            }
+        }
+    }
+
+    async fn send_order(&self, leader: NodeId, group: GroupId, order: Order) -> Result<(), Refused> {
+        let payload = serde_json::to_vec(&OrderFor { group: group.0, order }).map_err(|_| Refused::Again)?;
+        let replies = self.transport.call(CallTarget::Node(leader), ORDER, Bytes::from(payload), ANSWER).await;
+        let answer = match replies {
+            Ok(replies) => replies.one().await.map(|_| ()),
+            Err(error) => Err(error),
+        };
+        answer.map_err(|error| match error {
+            CallError::Failed { code, .. } => {
+                WORDS.iter().find(|(_, word)| *word == code).map_or(Refused::Again, |(refused, _)| *refused)
+            }
+            _ => Refused::Again,
+        })
+    }
+
+    /// The leader of a quorum queue, wherever it is: `None` if it does not say so within a second.
+    pub async fn queue_leader(&self, target: &QueueTarget) -> Option<NodeId> {
+        match self.leader_of(target) {
+            Some(leader) => Some(leader),
+            None => self.find_stats_leader(target, Duration::from_secs(1)).await,
+        }
+    }
+
+    fn stored(&self, target: &QueueTarget) -> Result<Stored<Queue>, MemberError> {
+        if target.kind != QueueKind::Quorum {
+            return Err(MemberError::NotQuorum);
+        }
+        let found = Queue::get(&self.metadata.tree(), &target.vhost, &target.name);
+        let stored = found.map_err(|e| MemberError::Metadata(e.to_string()))?;
+        stored.filter(|queue| queue.group == target.group).ok_or(MemberError::NotFound)
+    }
+
+    /// Writes a queue's record with other members, unless somebody else does at the same time: then again.
+    async fn write_members(
+        &self,
+        target: &QueueTarget,
+        change: impl Fn(&mut Vec<records::Member>),
+    ) -> Result<(), MemberError> {
+        for _ in 0..10 {
+            let stored = self.stored(target)?;
+            let mut record = stored.record.clone();
+            change(&mut record.members);
+            if record.members == stored.record.members {
+                return Ok(());
+            }
+            match self.metadata.write(record.update(stored.mod_revision)).await {
+                Ok(_) => return Ok(()),
+                Err(WriteError::Refused(_)) => self.metadata.fence(PAUSE * 10).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(MemberError::Metadata("the queue's record is changed by others all the time".into()))
+    }
+
+    fn known_node(&self, node: NodeId, name: &str) -> Result<records::Node, MemberError> {
+        let nodes = self.metadata.nodes();
+        let found = nodes.iter().find(|known| known.id == node).map(|known| records::Node::clone(known));
+        found.ok_or_else(|| MemberError::NoSuchNode(name.to_owned()))
+    }
+
+    /// Adds a member on a running node. One that is there already is fine; one whose node has lost its data is replaced.
+    /// Resolves once the group has applied the change; it may still be catching up then. What cannot be completed is
+    /// undone.
+    pub async fn add_member(&self, target: &QueueTarget, node: &str, part: Part) -> Result<(), MemberError> {
+        let id = NodeId::of_name(node);
+        let record = self.known_node(id, node)?;
+        if id != self.me && !self.links.is_up(id) {
+            return Err(MemberError::NodeNotRunning(node.to_owned()));
+        }
+        let stored = self.stored(target)?;
+        let present = stored.members.iter().find(|m| m.node == id).copied();
+        let member = match present {
+            Some(member) if member.node_incarnation == record.incarnation => member,
+            _ => {
+                let uid = MemberUid(random_u64());
+                records::Member { uid, node: id, node_incarnation: record.incarnation, joined: true }
+            }
+        };
+        self.write_members(target, |members| {
+            members.retain(|m| m.node != id);
+            members.push(member);
+        })
+        .await?;
+        if id == self.me {
+            self.start_here(&self.stored(target)?.record).await;
+        }
+        let order = Order::Add { uid: member.uid.0, node: id.0, part };
+        let added = self.order(target, order, ADD_TIME).await;
+        if added.is_err() && present.is_none() {
+            self.undo_add(target, member).await;
+        }
+        added
+    }
+
+    /// Takes a member back that could not be added in time. Where it is not known whether the group has it, it stays:
+    /// a member that the group counts must not lose its data.
+    async fn undo_add(&self, target: &QueueTarget, member: records::Member) {
+        let removed = self.order(target, Order::Remove { uid: member.uid.0 }, ANSWER).await;
+        let undone = match removed {
+            Ok(()) => self.write_members(target, |members| members.retain(|m| m.uid != member.uid)).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = undone {
+            tracing::warn!(queue = %target.name, vhost = %target.vhost, %error, "a member that was not added is not removed either");
+        }
+    }
+
+    /// Removes the member on a node, which may be down. One that is not there is fine.
+    pub async fn delete_member(&self, target: &QueueTarget, node: &str) -> Result<(), MemberError> {
+        let id = NodeId::of_name(node);
+        let stored = self.stored(target)?;
+        let Some(member) = stored.members.iter().find(|m| m.node == id).copied() else { return Ok(()) };
+        if stored.members.len() == 1 {
+            return Err(MemberError::LastNode);
+        }
+        self.order(target, Order::Remove { uid: member.uid.0 }, REMOVE_TIME).await?;
+        self.write_members(target, |members| members.retain(|m| m.uid != member.uid)).await
+    }
+
+    /// Whether every member of a queue votes: only then are members added by [`grow`](Part).
+    pub async fn check_settled(&self, target: &QueueTarget) -> Result<(), MemberError> {
+        self.order(target, Order::Settled, TRANSFER_TIME).await
+    }
+
+    /// Hands a queue's leadership to its member on a node.
+    pub async fn transfer_leadership(&self, target: &QueueTarget, node: &str) -> Result<(), MemberError> {
+        self.stored(target)?;
+        let to = NodeId::of_name(node);
+        self.known_node(to, node)?;
+        self.order(target, Order::Transfer { to: to.0 }, TRANSFER_TIME).await
+    }
+
+    /// Members of this node that are lost with its old data are replaced by new ones, and those that the group does not
+    /// know yet are named to it again.
+    pub(crate) async fn complete_members(&self) {
+        for queue in self.metadata.queues().into_iter().filter(|q| q.kind == QueueKind::Quorum) {
+            let Some(own) = queue.members.iter().find(|m| m.node == self.me) else { continue };
+            let lost = own.node_incarnation.0 != self.incarnation;
+            if !lost && !self.waits_to_join(queue.group, own.uid) {
+                continue;
+            }
+            let Some(target) = self.metadata.queue_target(&queue.vhost, &queue.name) else { continue };
+            match self.add_member(&target, &self.config.name, Part::Promotable).await {
+                Ok(()) => {
+                    tracing::info!(queue = %queue.name, vhost = %queue.vhost, "this node's member joins the queue")
+                }
+                Err(error) => {
+                    tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "this node's member does not join the queue yet");
+                }
+            }
+        }
+    }
+
+    /// Whether the local member still believes what it was started with: nobody has told it anything.
+    fn waits_to_join(&self, group: GroupId, own: MemberUid) -> bool {
+        let status = self.queues.status(group).filter(|s| s.me == own && s.leader.is_none());
+        let begun = MemberRole::Promotable { target: u64::MAX };
+        status.is_some_and(|s| s.membership.member(own).is_some_and(|m| m.role == begun))
+    }
+}

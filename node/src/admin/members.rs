@@ -1,0 +1,456 @@
+//! Members of quorum queues: adding and removing them, one or many, and spreading leaders (spec: operations.md, section
+//! 2.5; quorum-queues.md, section 10.1).
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use regex::Regex;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use warren_broker::Broker;
+use warren_broker::operations::members::{MemberError, Part};
+use warren_metastore::projections::QueueTarget;
+use warren_metastore::records::QueueKind;
+use warren_proto::ids::{GroupId, NodeId};
+use warren_raft::log_store::MemberRole;
+
+use super::protocol::{Code, Refusal, Request, Row};
+use super::{Answer, Outcome, done, peers, queues, row};
+
+/// Queues whose members change at once.
+const CHANGES_AT_ONCE: usize = 64;
+/// Leaders on the move at once.
+const TRANSFERS_AT_ONCE: usize = 8;
+/// One more try where a group was busy with another change.
+const RETRY: Duration = Duration::from_millis(500);
+
+impl From<MemberError> for Refusal {
+    fn from(error: MemberError) -> Self {
+        let code = match error {
+            MemberError::NotFound => Code::NotFound,
+            MemberError::NotQuorum => Code::Invalid,
+            MemberError::Timeout | MemberError::Metadata(_) => Code::Timeout,
+            MemberError::NoSuchNode(_)
+            | MemberError::NodeNotRunning(_)
+            | MemberError::LastNode
+            | MemberError::NonVoters
+            | MemberError::NotVoter => Code::Unavailable,
+        };
+        Refusal::new(code, error.to_string())
+    }
+}
+
+fn part(request: &Request) -> Result<Part, Refusal> {
+    match request.text("membership") {
+        "" => Ok(Part::default()),
+        name => Part::from_name(name).ok_or_else(|| {
+            Refusal::new(Code::Invalid, format!("membership '{name}' is none of promotable, voter and non_voter"))
+        }),
+    }
+}
+
+/// `add_member`.
+pub async fn add(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let (target, part) = (queues::find(broker, request)?, part(request)?);
+    broker.add_member(&target, request.text("member"), part).await?;
+    done()
+}
+
+/// `delete_member`.
+pub async fn delete(broker: &Broker, request: &Request) -> Outcome {
+    let target = queues::find(broker, request)?;
+    broker.delete_member(&target, request.text("member")).await?;
+    done()
+}
+
+/// `transfer_leadership`.
+pub async fn transfer(broker: &Broker, request: &Request) -> Outcome {
+    let target = queues::find(broker, request)?;
+    broker.transfer_leadership(&target, request.text("member")).await?;
+    done()
+}
+
+/// Quorum queues whose vhosts and names match the request's patterns.
+fn matching(broker: &Broker, request: &Request) -> Result<Vec<Arc<QueueTarget>>, Refusal> {
+    let pattern = |name: &str| {
+        let text = request.text(name);
+        let text = if text.is_empty() { ".*" } else { text };
+        Regex::new(text).map_err(|error| Refusal::new(Code::Invalid, format!("--{name} cannot be read: {error}")))
+    };
+    let (vhosts, names) = (pattern("vhost-pattern")?, pattern("queue-pattern")?);
+    let view = broker.metadata().projections().load();
+    let all = view.queues().filter(|t| t.kind == QueueKind::Quorum);
+    let mut found: Vec<_> = all.filter(|t| vhosts.is_match(&t.vhost) && names.is_match(&t.name)).cloned().collect();
+    found.sort_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
+    Ok(found)
+}
+
+/// Changes queues, some at a time, and tells of each: vhost, name, members afterwards, and `ok` or why not.
+async fn change_all<F>(
+    broker: &Arc<Broker>,
+    targets: Vec<Arc<QueueTarget>>,
+    errors_only: bool,
+    change: impl Fn(Arc<Broker>, Arc<QueueTarget>) -> F,
+) -> Outcome
+where
+    F: Future<Output = Result<(), MemberError>> + Send + 'static,
+{
+    let turns = Arc::new(Semaphore::new(CHANGES_AT_ONCE));
+    let mut changing = JoinSet::new();
+    for (at, target) in targets.iter().enumerate() {
+        let (turns, work) = (Arc::clone(&turns), change(Arc::clone(broker), Arc::clone(target)));
+        changing.spawn(async move {
+            let _turn = turns.acquire().await;
+            (at, work.await)
+        });
+    }
+    let mut outcomes: BTreeMap<usize, Result<(), MemberError>> = BTreeMap::new();
+    while let Some(ended) = changing.join_next().await {
+        if let Ok((at, outcome)) = ended {
+            outcomes.insert(at, outcome);
+        }
+    }
+    let mut rows = Vec::new();
+    for (at, target) in targets.iter().enumerate() {
+        let outcome = outcomes.remove(&at).unwrap_or(Err(MemberError::Timeout));
+        if errors_only && outcome.is_ok() {
+            continue;
+        }
+        let now = broker.metadata().queue_target(&target.vhost, &target.name);
+        let size = now.map_or(0, |target| target.members().len());
+        let result = outcome.map_or_else(|error| error.to_string(), |()| "ok".to_owned());
+        rows.push(row([
+            ("vhost", json!(target.vhost.as_ref())),
+            ("name", json!(target.name.as_ref())),
+            ("size", json!(size)),
+            ("result", json!(result)),
+        ]));
+    }
+    Ok(Answer::Rows(rows))
+}
+
+/// Once more after a moment, if the group was busy.
+async fn twice<F>(work: impl Fn() -> F) -> Result<(), MemberError>
+where
+    F: Future<Output = Result<(), MemberError>>,
+{
+    match work().await {
+        Err(MemberError::Timeout) => {
+            tokio::time::sleep(RETRY).await;
+            work().await
+        }
+        outcome => outcome,
+    }
+}
+
+fn is_member(target: &QueueTarget, node: NodeId) -> bool {
+    target.members().iter().any(|m| m.node == node)
+}
+
+fn strategy(request: &Request) -> Result<bool, Refusal> {
+    match request.text("strategy") {
+        "all" => Ok(false),
+        "even" => Ok(true),
+        other => Err(Refusal::new(Code::Invalid, format!("the strategy is `all` or `even`, not `{other}`"))),
+    }
+}
+
+/// `grow`.
+pub async fn grow(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let (even, part) = (strategy(request)?, part(request)?);
+    let name = request.text("member").to_owned();
+    let node = NodeId::of_name(&name);
+    running(broker, node, &name)?;
+    let mut targets = matching(broker, request)?;
+    targets.retain(|t| !is_member(t, node) && (!even || t.members().len().is_multiple_of(2)));
+    change_all(broker, targets, request.flag("errors-only"), move |broker, target| {
+        let name = name.clone();
+        async move {
+            broker.check_settled(&target).await?;
+            broker.add_member(&target, &name, part).await
+        }
+    })
+    .await
+}
+
+fn running(broker: &Broker, node: NodeId, name: &str) -> Result<(), Refusal> {
+    if !broker.metadata().nodes().iter().any(|known| known.id == node) {
+        return Err(MemberError::NoSuchNode(name.to_owned()).into());
+    }
+    if node != broker.me() && !broker.links().is_up(node) {
+        return Err(MemberError::NodeNotRunning(name.to_owned()).into());
+    }
+    Ok(())
+}
+
+/// `grow_to_count`.
+pub async fn grow_to_count(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let (even, part) = (strategy(request)?, part(request)?);
+    let count: usize = request.text("count").parse().ok().filter(|count| *count > 0).ok_or_else(|| {
+        Refusal::new(Code::Invalid, format!("the count is a number above 0, not `{}`", request.text("count")))
+    })?;
+    let up: Vec<_> = up_nodes(broker);
+    let count = count.min(up.len());
+    let mut targets = matching(broker, request)?;
+    targets.retain(|t| t.members().len() < count && (!even || t.members().len().is_multiple_of(2)));
+    change_all(broker, targets, request.flag("errors-only"), move |broker, target| {
+        let up = up.clone();
+        async move {
+            for (_, name) in up.iter().filter(|(node, _)| !is_member(&target, *node)) {
+                let now = broker.metadata().queue_target(&target.vhost, &target.name).ok_or(MemberError::NotFound)?;
+                if now.members().len() >= count {
+                    break;
+                }
+                broker.add_member(&now, name, part).await?;
+            }
+            Ok(())
+        }
+    })
+    .await
+}
+
+fn up_nodes(broker: &Broker) -> Vec<(NodeId, String)> {
+    let nodes = broker.metadata().nodes();
+    let up = nodes.iter().filter(|n| n.id == broker.me() || broker.links().is_up(n.id));
+    up.map(|n| (n.id, n.name.to_string())).collect()
+}
+
+/// `shrink`.
+pub async fn shrink(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let name = request.text("member").to_owned();
+    let node = NodeId::of_name(&name);
+    let mut targets = matching(broker, request)?;
+    targets.retain(|t| is_member(t, node));
+    change_all(broker, targets, request.flag("errors-only"), move |broker, target| {
+        let name = name.clone();
+        async move { twice(|| broker.delete_member(&target, &name)).await }
+    })
+    .await
+}
+
+/// `force_checkpoint`: every member takes a snapshot.
+pub async fn force_checkpoint(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let targets = matching(broker, request)?;
+    let mut rows = Vec::new();
+    for target in targets {
+        let mut ask = Request::default();
+        ask.args.insert("group".to_owned(), Value::from(target.group.0));
+        let nodes: Vec<NodeId> = target.members().iter().map(|m| m.node).collect();
+        let (count, mut heard) = (nodes.len(), 0);
+        if nodes.contains(&broker.me()) && broker.queues().force_snapshot(target.group).is_ok() {
+            heard += 1;
+        }
+        heard += peers::ask(broker, nodes, peers::LOCAL_CHECKPOINT, &ask).await.len();
+        let result = if heard == count { "ok".to_owned() } else { format!("{heard} of {count} members were told") };
+        rows.push(row([
+            ("vhost", json!(target.vhost.as_ref())),
+            ("name", json!(target.name.as_ref())),
+            ("result", json!(result)),
+        ]));
+    }
+    Ok(Answer::Rows(rows))
+}
+
+/// This node's part of [`force_checkpoint`].
+pub fn local_checkpoint(broker: &Broker, request: &Request) -> Outcome {
+    let group = GroupId(request.args.get("group").and_then(Value::as_u64).unwrap_or_default());
+    match broker.queues().force_snapshot(group) {
+        Ok(()) => done(),
+        Err(error) => Err(Refusal::new(Code::Unavailable, error.to_string())),
+    }
+}
+
+/// `check_if_node_is_quorum_critical`.
+pub async fn check_critical(broker: &Arc<Broker>) -> Outcome {
+    let nodes = broker.metadata().nodes();
+    if nodes.len() == 1 {
+        return Ok(Answer::Value(json!({"text": format!(
+            "Node {} is the only one of its cluster: nothing can lose its majority by more than its end", broker.name()
+        )})));
+    }
+    let critical = critical_groups(broker);
+    if critical.is_empty() {
+        let text = format!("Node {}'s quorum queues and metadata keep a majority when it stops", broker.name());
+        return Ok(Answer::Value(json!({"text": text})));
+    }
+    let mut lines = vec![format!("The following would lose their majority if node {} stopped:", broker.name())];
+    lines.extend(critical);
+    Err(Refusal::new(Code::Unavailable, lines.join("\n")))
+}
+
+/// Groups that have a voter here and no more than a majority of voters running.
+fn critical_groups(broker: &Broker) -> Vec<String> {
+    let up = |node: NodeId| node == broker.me() || broker.links().is_up(node);
+    let critical = |members: &[warren_raft::log_store::Member]| {
+        let voters: Vec<_> = members.iter().filter(|m| m.role == MemberRole::Voter).collect();
+        let online = voters.iter().filter(|m| up(m.node)).count();
+        voters.iter().any(|m| m.node == broker.me()) && online <= voters.len() / 2 + 1
+    };
+    let mut found = Vec::new();
+    let metadata = broker.metadata().host().and_then(|host| host.status(GroupId::METADATA));
+    if metadata.is_some_and(|status| critical(&status.membership.members)) {
+        found.push("rabbitmq_metadata".to_owned());
+    }
+    let view = broker.metadata().projections().load();
+    let mut queues: Vec<_> = view
+        .queues()
+        .filter(|t| t.kind == QueueKind::Quorum)
+        .filter(|t| broker.queues().status(t.group).is_some_and(|s| critical(&s.membership.members)))
+        .map(|t| format!("queue '{}' in vhost '{}'", t.name, t.vhost))
+        .collect();
+    queues.sort();
+    found.append(&mut queues);
+    found
+}
+
+/// One rebalance at a time. It runs on the node that leads the metadata, so that this is so in the whole cluster.
+static REBALANCING: AtomicBool = AtomicBool::new(false);
+
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Self> {
+        (!REBALANCING.swap(true, Ordering::AcqRel)).then_some(Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        REBALANCING.store(false, Ordering::Release);
+    }
+}
+
+/// `rebalance`.
+pub async fn rebalance(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    match request.text("type") {
+        "all" | "quorum" => {}
+        // There are no streams to rebalance, and classic queues have one place.
+        "stream" | "classic" => return Ok(Answer::Rows(Vec::new())),
+        other => {
+            let text = format!("the type is `all`, `quorum` or `stream`, not `{other}`");
+            return Err(Refusal::new(Code::Invalid, text));
+        }
+    }
+    match broker.metadata().leader() {
+        Some(leader) if leader == broker.me() => rebalance_here(broker, request).await,
+        Some(leader) => peers::forward(broker, leader, "rebalance", request).await,
+        None => Err(Refusal::new(Code::Timeout, "the metadata store has no leader")),
+    }
+}
+
+async fn rebalance_here(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let busy = || Refusal::new(Code::Unavailable, "rebalance_in_progress: another rebalance is running");
+    let _turn = Turn::take().ok_or_else(busy)?;
+    let targets = matching(broker, request)?;
+    let nodes = up_nodes(broker);
+    let mut leaders: Vec<Option<NodeId>> = Vec::with_capacity(targets.len());
+    for target in &targets {
+        leaders.push(broker.queue_leader(target).await);
+    }
+    let most = targets.len().div_ceil(nodes.len().max(1));
+    let moves = plan(&targets, &leaders, &nodes, most);
+    let turns = Arc::new(Semaphore::new(TRANSFERS_AT_ONCE));
+    let mut moving = JoinSet::new();
+    for (at, to) in moves {
+        let (broker, target, turns) = (Arc::clone(broker), Arc::clone(&targets[at]), Arc::clone(&turns));
+        moving.spawn(async move {
+            let _turn = turns.acquire().await;
+            (at, broker.transfer_leadership(&target, &to).await)
+        });
+    }
+    while let Some(ended) = moving.join_next().await {
+        if let Ok((at, Err(error))) = ended {
+            let target = &targets[at];
+            tracing::warn!(queue = %target.name, vhost = %target.vhost, %error, "the queue's leader stays where it is");
+        }
+    }
+    let mut counts: BTreeMap<String, u64> = nodes.iter().map(|(_, name)| (name.clone(), 0)).collect();
+    for target in &targets {
+        if let Some(leader) = broker.queue_leader(target).await {
+            *counts.entry(peers::name(broker, leader)).or_default() += 1;
+        }
+    }
+    let rows: Vec<Row> = counts
+        .into_iter()
+        .map(|(node, count)| row([("Node name", json!(node)), ("Number of quorum queue leaders", json!(count))]))
+        .collect();
+    Ok(Answer::Rows(rows))
+}
+
+/// Which queues' leaders go where, so that no node leads more than `most`.
+fn plan(
+    targets: &[Arc<QueueTarget>],
+    leaders: &[Option<NodeId>],
+    nodes: &[(NodeId, String)],
+    most: usize,
+) -> Vec<(usize, String)> {
+    let members: Vec<Vec<NodeId>> = targets.iter().map(|t| t.members().iter().map(|m| m.node).collect()).collect();
+    let moves = moves(&members, leaders, &nodes.iter().map(|(node, _)| *node).collect::<Vec<_>>(), most);
+    let name = |to: NodeId| nodes.iter().find(|(node, _)| *node == to).map(|(_, name)| name.clone());
+    moves.into_iter().filter_map(|(at, to)| Some((at, name(to)?))).collect()
+}
+
+fn moves(members: &[Vec<NodeId>], leaders: &[Option<NodeId>], nodes: &[NodeId], most: usize) -> Vec<(usize, NodeId)> {
+    let mut counts: HashMap<NodeId, usize> = nodes.iter().map(|node| (*node, 0)).collect();
+    for leader in leaders.iter().flatten() {
+        *counts.entry(*leader).or_default() += 1;
+    }
+    let mut moves = Vec::new();
+    for (at, leader) in leaders.iter().enumerate() {
+        let Some(leader) = leader else { continue };
+        let load = counts.get(leader).copied().unwrap_or_default();
+        let to = members[at].iter().filter(|node| nodes.contains(*node)).min_by_key(|node| (counts[*node], **node));
+        // One that is over the limit gives to whoever is below it, or clearly has less.
+        if let Some(to) = to.copied().filter(|to| load > most || counts[to] + 1 < load)
+            && counts[&to] < load.saturating_sub(1)
+        {
+            counts.entry(*leader).and_modify(|n| *n -= 1);
+            counts.entry(to).and_modify(|n| *n += 1);
+            moves.push((at, to));
+        }
+    }
+    moves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+    const C: NodeId = NodeId(3);
+
+    fn after(leaders: &[Option<NodeId>], moves: &[(usize, NodeId)]) -> Vec<usize> {
+        let mut leaders = leaders.to_vec();
+        for (at, to) in moves {
+            leaders[*at] = Some(*to);
+        }
+        [A, B, C].iter().map(|node| leaders.iter().filter(|l| **l == Some(*node)).count()).collect()
+    }
+
+    #[test]
+    fn leaders_of_one_node_are_spread_over_all() {
+        let members = vec![vec![A, B, C]; 30];
+        let leaders = vec![Some(A); 30];
+        let moves = moves(&members, &leaders, &[A, B, C], 10);
+        assert_eq!(after(&leaders, &moves), [10, 10, 10]);
+        assert!(super::moves(&members, &[Some(A), Some(B), Some(C)].repeat(10), &[A, B, C], 10).is_empty());
+    }
+
+    #[test]
+    fn a_leader_goes_only_where_its_queue_has_a_member_that_runs() {
+        let members = vec![vec![A, B], vec![A, B], vec![A], vec![A, C]];
+        let leaders = vec![Some(A); 4];
+        let moves = moves(&members, &leaders, &[A, B], 2);
+        assert_eq!(after(&leaders, &moves), [2, 2, 0]);
+    }
+
+    #[test]
+    fn a_queue_without_a_leader_is_left_alone() {
+        assert!(moves(&[vec![A, B]], &[None], &[A, B], 1).is_empty());
+    }
+}
