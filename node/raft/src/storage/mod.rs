@@ -60,7 +60,7 @@ impl StoreConfig {
         StoreConfig {
             segment_bytes: 256 << 20,
             block_cache: 16 << 20,
-            idle_close: Duration::from_secs(60),
+            idle_close: Duration::from_secs(20),
             background_jobs: 2,
         }
     }
