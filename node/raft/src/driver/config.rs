@@ -51,6 +51,10 @@ pub struct DriverConfig {
     /// Entries applied after which a group with anything to reclaim is snapshot even below the byte threshold: bounds
     /// what a restart replays.
     pub snapshot_max_entries: u64,
+    /// Bytes of entries applied since the newest snapshot after which one is taken although it frees nothing.
+    pub snapshot_replay_bytes: u64,
+    /// Bytes of entries applied since the newest snapshot that make one worth its writing at an orderly stop.
+    pub snapshot_stop_bytes: u64,
     /// Bytes of state or entries in one message of a snapshot transfer.
     pub snapshot_chunk_bytes: usize,
     /// Messages of a snapshot transfer on their way at once.
@@ -91,6 +95,8 @@ impl DriverConfig {
             snapshot_max_bytes: 10 << 20,
             snapshot_interval_ms: 1000,
             snapshot_max_entries: 200_000,
+            snapshot_replay_bytes: 128 << 20,
+            snapshot_stop_bytes: 4 << 20,
             snapshot_chunk_bytes: 1 << 20,
             snapshot_window: 4,
             snapshot_stall_ticks: 50,

@@ -106,10 +106,12 @@ impl<M: StateMachine> Group<M> {
         raw: RawNode<GroupLog>,
         state: Applier<M>,
         hard: HardState,
+        replayed: u64,
         shared: &Shared,
     ) -> Self {
         let version = state.version;
         let applied = state.applied;
+        let state_len = raw.store().snapshot_meta().map_or(0, |m| m.state_len);
         let mut group = Group {
             id,
             me,
@@ -138,7 +140,7 @@ impl<M: StateMachine> Group<M> {
             reads: Reads::new(shared.config.seed, me),
             ranges: Ranges::default(),
             changes: Vec::new(),
-            snapshots: Snapshots::new(&shared.config, id, applied),
+            snapshots: Snapshots::new(&shared.config, id, applied, replayed, state_len),
             sending: Vec::new(),
             receiving: None,
             installing: None,
@@ -401,6 +403,7 @@ impl<M: StateMachine> Group<M> {
 
     fn apply_entry(&mut self, entry: &eraftpb::Entry, shared: &mut Shared) {
         let (index, term) = (entry.index, entry.term);
+        self.count_applied(entry.data.len());
         let cx = self.cx(shared);
         let (id, cache) = (self.id, &shared.cache);
         let effect = self.state.apply(wire::entry_from_raft(entry), true, &cx, |batch, size| {

@@ -86,7 +86,7 @@ impl<M: StateMachine> Driver<M> {
             last_ts: 0,
         };
         self.shared.write(spec.group, Write::Create(record));
-        self.open(spec.group, spec.me, state, HardState::default(), None, (0, 0))?;
+        self.open(spec.group, spec.me, state, HardState::default(), None, (0, 0), 0)?;
         let campaign = spec.campaign;
         for (from, message) in self.early.take(spec.group) {
             self.step(from, message);
@@ -129,7 +129,7 @@ impl<M: StateMachine> Driver<M> {
         };
         let rebuilt = catch_unwind(AssertUnwindSafe(|| rebuild(&*store, &record, machine, &cx)));
         let rebuilt = rebuilt.map_err(|panic| OpenError::Machine(panic_text(&*panic)))??;
-        let Rebuilt { mut state, commit, blocked } = rebuilt;
+        let Rebuilt { mut state, commit, replayed, blocked } = rebuilt;
         if record.membership.index > state.membership.index {
             state.membership = record.membership;
         }
@@ -142,7 +142,7 @@ impl<M: StateMachine> Driver<M> {
             _ if last == 0 => 0,
             _ => store.term(record.group, last)?.ok_or_else(|| missing(record.group, last))?,
         };
-        self.open(record.group, record.me, state, hard, snapshot, (last, last_term))?;
+        self.open(record.group, record.me, state, hard, snapshot, (last, last_term), replayed)?;
         self.with(record.group, |group, shared| {
             if let Some(version) = blocked {
                 group.stop_on_version(version, shared);
@@ -154,6 +154,7 @@ impl<M: StateMachine> Driver<M> {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what a member consists of, from two places")]
     fn open(
         &mut self,
         id: GroupId,
@@ -162,6 +163,7 @@ impl<M: StateMachine> Driver<M> {
         hard: HardState,
         snapshot: Option<Arc<SnapshotMeta>>,
         last: (u64, u64),
+        replayed: u64,
     ) -> Result<(), OpenError> {
         let shared = &self.shared;
         let raft_hard = eraftpb::HardState {
@@ -190,7 +192,7 @@ impl<M: StateMachine> Driver<M> {
         let raw = catch_unwind(AssertUnwindSafe(|| RawNode::new(&config, log, &logger)))
             .map_err(|panic| OpenError::Machine(panic_text(&*panic)))?
             .map_err(|e| OpenError::Machine(e.to_string()))?;
-        let group = Box::new(Group::new(id, me, raw, state, hard, shared));
+        let group = Box::new(Group::new(id, me, raw, state, hard, replayed, shared));
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.groups[slot] = Some(group);
@@ -220,6 +222,16 @@ impl<M: StateMachine> Driver<M> {
         self.shared.cache.remove(group);
         self.shared.write(group, Write::Delete(group));
         true
+    }
+
+    /// Before an orderly stop: has groups that would replay much take a snapshot. [`poll`](Self::poll) hands out the writes.
+    pub fn prepare_to_stop(&mut self) {
+        self.each(|group, shared| {
+            if !group.is_faulted() {
+                group.snapshot_to_stop(shared);
+            }
+            false
+        });
     }
 
     /// Tells every machine that its group stops here, for an orderly shutdown.
@@ -266,6 +278,8 @@ impl<M: StateMachine> Group<M> {
 struct Rebuilt<M> {
     state: Applier<M>,
     commit: u64,
+    /// Bytes of entries that were replayed.
+    replayed: u64,
     /// The version at which replay stopped, if this binary does not support it.
     blocked: Option<MachineVersion>,
 }
@@ -296,7 +310,7 @@ fn rebuild<M: StateMachine>(
     let commit = record.hard_state.commit.max(floor).max(record.membership.index).min(record.last_index.max(floor));
     if !state.supports(state.version) {
         let blocked = Some(state.version);
-        return Ok(Rebuilt { state, commit, blocked });
+        return Ok(Rebuilt { state, commit, replayed: 0, blocked });
     }
     if let Some(meta) = &record.snapshot {
         let (stored, bytes) = store.snapshot(group)?.ok_or_else(|| missing(group, meta.index))?;
@@ -310,8 +324,9 @@ fn rebuild<M: StateMachine>(
         let restored = state.machine.restore(&bytes, meta.index, meta.version, cx);
         restored.map_err(|e| OpenError::Machine(e.to_string()))?;
     }
-    let blocked = replay(store, group, &mut state, commit, cx)?;
-    Ok(Rebuilt { state, commit, blocked })
+    let mut replayed = 0;
+    let blocked = replay(store, group, &mut state, commit, &mut replayed, cx)?;
+    Ok(Rebuilt { state, commit, replayed, blocked })
 }
 
 fn replay<M: StateMachine>(
@@ -319,6 +334,7 @@ fn replay<M: StateMachine>(
     group: GroupId,
     state: &mut Applier<M>,
     commit: u64,
+    replayed: &mut u64,
     cx: &GroupCx<'_>,
 ) -> Result<Option<MachineVersion>, OpenError> {
     while state.applied < commit {
@@ -330,6 +346,7 @@ fn replay<M: StateMachine>(
             if entry.index != state.applied + 1 {
                 return Err(missing(group, state.applied + 1).into());
             }
+            *replayed += entry.data.len() as u64;
             if let Effect::Blocked(version) = state.apply(entry, false, cx, |_, _| {}) {
                 return Ok(Some(version));
             }

@@ -342,7 +342,7 @@ impl<M: StateMachine> Group<M> {
         self.state.applied = meta.index;
         self.state.applied_term = meta.term;
         self.lacks_live = false;
-        self.snapshot_replaced(meta.index, shared);
+        self.snapshot_replaced(meta.index, meta.state_len, shared);
         shared.events.push(Event::Membership { group: self.id, membership: meta.membership.clone() });
         tracing::info!(group = self.id.0, index = meta.index, "snapshot installed");
     }

@@ -16,13 +16,18 @@ pub(crate) struct Snapshots {
     last_ms: u64,
     /// Applied index at the newest snapshot.
     at: u64,
+    /// Bytes of entries applied since: what a restart would replay.
+    replayed: u64,
+    /// Bytes of the newest snapshot's state.
+    state_len: u64,
     /// Number of the write that holds it, while that is not durable.
     writing: Option<(u64, Arc<SnapshotMeta>)>,
 }
 
 impl Snapshots {
-    pub fn new(config: &DriverConfig, group: GroupId, applied: u64) -> Self {
-        let mut new = Snapshots { taken: 0, threshold: 0, last_ms: 0, at: applied, writing: None };
+    /// For a member that was rebuilt from a snapshot of `state_len` bytes and `replayed` bytes of entries.
+    pub fn new(config: &DriverConfig, group: GroupId, applied: u64, replayed: u64, state_len: u64) -> Self {
+        let mut new = Snapshots { taken: 0, threshold: 0, last_ms: 0, at: applied, replayed, state_len, writing: None };
         new.draw_threshold(config, group);
         new
     }
@@ -52,7 +57,11 @@ impl<M: StateMachine> Group<M> {
         if !force {
             let reclaimable = self.state.machine.reclaimable_bytes();
             let many = applied - self.snapshots.at >= shared.config.snapshot_max_entries;
-            let worth = reclaimable >= self.snapshots.threshold || (many && reclaimable > 0);
+            // With a backlog there may be nothing to reclaim; a restart is not to replay all of it. A state that is large is
+            // written less often, so that all its snapshots together cost a fraction of what the log does.
+            let config = &shared.config;
+            let long = self.snapshots.replayed >= config.snapshot_replay_bytes.max(4 * self.snapshots.state_len);
+            let worth = reclaimable >= self.snapshots.threshold || (many && reclaimable > 0) || long;
             if !worth || shared.now_ms < self.snapshots.last_ms + shared.config.snapshot_interval_ms {
                 return;
             }
@@ -71,9 +80,24 @@ impl<M: StateMachine> Group<M> {
         let number = shared.write(self.id, Write::Snapshot(self.id, (*meta).clone(), snapshot.state));
         self.snapshots.writing = Some((number, meta));
         self.snapshots.taken += 1;
+        self.snapshots.replayed = 0;
+        self.snapshots.state_len = self.snapshots.writing.as_ref().map_or(0, |(_, meta)| meta.state_len);
         self.snapshots.last_ms = shared.now_ms;
         self.snapshots.at = applied;
         self.snapshots.draw_threshold(&shared.config, self.id);
+    }
+
+    /// An entry was applied.
+    pub fn count_applied(&mut self, bytes: usize) {
+        self.snapshots.replayed += bytes as u64;
+    }
+
+    /// Before an orderly stop: a snapshot that spares the next start more than it costs.
+    pub fn snapshot_to_stop(&mut self, shared: &mut Shared) {
+        let spared = self.snapshots.replayed;
+        if spared >= shared.config.snapshot_stop_bytes && spared >= self.snapshots.state_len {
+            self.maybe_snapshot(true, shared);
+        }
     }
 
     /// Writes up to `number` are durable: Raft's log may begin above the snapshot.
@@ -84,8 +108,10 @@ impl<M: StateMachine> Group<M> {
     }
 
     /// A snapshot from the leader took the place of the state at `applied`.
-    pub fn snapshot_replaced(&mut self, applied: u64, shared: &Shared) {
+    pub fn snapshot_replaced(&mut self, applied: u64, state_len: u64, shared: &Shared) {
         self.snapshots.writing = None;
+        self.snapshots.replayed = 0;
+        self.snapshots.state_len = state_len;
         self.snapshots.at = applied;
         self.snapshots.last_ms = shared.now_ms;
     }

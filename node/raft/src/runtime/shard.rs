@@ -163,6 +163,9 @@ impl<M: StateMachine> Shard<M> {
             next_tick = if rests && (ticks || !rested) { latest } else { next_tick.min(latest) };
             rested = rests;
         }
+        self.driver.prepare_to_stop();
+        self.driver.poll(&mut out);
+        self.hand_out(&mut out, &mut batches);
         self.driver.stop_all();
         self.registry.close_all(self.number);
     }

@@ -865,3 +865,44 @@ fn a_transfer_that_was_cut_off_goes_on_where_it_was() {
     c.wait_equal();
     c.check_bodies(behind);
 }
+
+/// A cluster whose queue holds 2,000 numbers, in 200 entries, and its leader.
+fn backlog(config: fn(&mut DriverConfig)) -> (Cluster, usize) {
+    let mut c = Cluster::new(3, 3, 78, config);
+    let leader = c.wait_leader();
+    for i in 0..200 {
+        c.ask(leader, &pushes(i * 10..i * 10 + 10));
+        c.run(20);
+    }
+    c.wait_equal();
+    (c, leader)
+}
+
+/// Nothing can be reclaimed while everything waits; a restart is still not to replay all of it.
+#[test]
+fn a_backlog_is_snapshot_although_that_frees_nothing() {
+    let (c, _) = backlog(|config| config.snapshot_replay_bytes = 4 << 10);
+    for n in 0..3 {
+        let status = c.status(n).unwrap();
+        let behind = status.applied - status.snapshot_index;
+        assert!(status.snapshot_index > 0 && behind < 200, "node {n} would replay {behind} entries");
+        c.check_bodies(n);
+    }
+}
+
+#[test]
+fn an_orderly_stop_leaves_nothing_to_replay() {
+    let (mut c, leader) = backlog(|config| config.snapshot_stop_bytes = 64);
+    let before = c.status(leader).unwrap();
+    assert_eq!(before.snapshot_index, 0);
+    c.driver(leader).prepare_to_stop();
+    c.poll(leader);
+    c.run(50);
+    assert_eq!(c.status(leader).unwrap().snapshot_index, before.applied);
+    c.crash(leader);
+    c.start(leader);
+    assert_eq!(c.machine(leader).replayed, 0);
+    c.wait_equal();
+    assert_eq!(c.machine(leader).waiting.len(), 2_000);
+    c.check_bodies(leader);
+}
