@@ -61,9 +61,24 @@ pub fn value(bytes: &[u8]) {
 
 /// A file of the write-ahead log: whole, or cut where it is whole.
 pub fn write_ahead_log(bytes: &[u8]) {
-    if let wal_tail::Tail::Torn(end) = wal_tail::tail_of(bytes) {
+    judge_log(bytes);
+}
+
+/// A file of several blocks, of which a script says what is in it.
+pub fn write_ahead_log_of(script: &[u8]) {
+    let (log, tail) = wal_tail::scripted(script);
+    let judged = judge_log(&log);
+    if let Some(tail) = tail {
+        assert_eq!(judged, tail);
+    }
+}
+
+fn judge_log(bytes: &[u8]) -> wal_tail::Tail {
+    let tail = wal_tail::tail_of(bytes);
+    if let wal_tail::Tail::Torn(end) = tail {
         assert_eq!(wal_tail::tail_of(&bytes[..end as usize]), wal_tail::Tail::Whole);
     }
+    tail
 }
 
 /// The data of a membership entry.

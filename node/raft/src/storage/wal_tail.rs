@@ -189,22 +189,53 @@ fn another_begins(block: &[u8], from: usize) -> bool {
     })
 }
 
+/// Writes a fragment behind others; its payload fits into what is left of the block.
+#[cfg(any(test, fuzzing))]
+fn put(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
+    let left = BLOCK - out.len() % BLOCK;
+    if left < HEADER {
+        out.resize(out.len() + left, 0);
+    }
+    let mut covered = vec![kind];
+    covered.extend_from_slice(payload);
+    let crc = crc32c::crc32c(&covered).rotate_right(15).wrapping_add(0xa282_ead8);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out.extend_from_slice(&(payload.len() as u16).to_le_bytes());
+    out.extend_from_slice(&covered);
+}
+
+/// A file that a script of four bytes a fragment describes, so that few bytes make several blocks: the type, the length of
+/// the payload, and whether a bit of it is wrong. With it, how the file ends, if it has no wrong bit.
+#[cfg(any(test, fuzzing))]
+pub(super) fn scripted(script: &[u8]) -> (Vec<u8>, Option<Tail>) {
+    const FRAGMENTS: usize = 12;
+    let (mut log, mut whole, mut damaged) = (Vec::new(), 0, false);
+    for fragment in script.chunks_exact(4).take(FRAGMENTS) {
+        let begin = log.len() / BLOCK * BLOCK + align(log.len() % BLOCK);
+        if whole == log.len() {
+            whole = begin;
+        }
+        let room = BLOCK - begin % BLOCK - HEADER;
+        let length = usize::from(u16::from_le_bytes([fragment[1], fragment[2]])).min(room);
+        let kind = fragment[0] % 6;
+        // No header begins in this, so that the search for other records is quick.
+        put(&mut log, kind, &vec![0xff; length]);
+        if !matches!(kind, FIRST | MIDDLE) {
+            whole = log.len();
+        }
+        if fragment[3] >= 0x80 {
+            let wrong = log.len() - 1 - usize::from(fragment[3] & 0x7f).min(length + HEADER - 1);
+            log[wrong] ^= 1;
+            damaged = true;
+        }
+    }
+    let tail = if whole == log.len() { Tail::Whole } else { Tail::Torn(whole as u64) };
+    (log, (!damaged).then_some(tail))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn put(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
-        let left = BLOCK - out.len() % BLOCK;
-        if left < HEADER {
-            out.resize(out.len() + left, 0);
-        }
-        let mut covered = vec![kind];
-        covered.extend_from_slice(payload);
-        let crc = crc32c::crc32c(&covered).rotate_right(15).wrapping_add(0xa282_ead8);
-        out.extend_from_slice(&crc.to_le_bytes());
-        out.extend_from_slice(&(payload.len() as u16).to_le_bytes());
-        out.extend_from_slice(&covered);
-    }
 
     /// A record in as many fragments as it needs.
     fn put_record(out: &mut Vec<u8>, mut payload: &[u8]) {

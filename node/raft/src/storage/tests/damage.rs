@@ -115,6 +115,7 @@ fn decode(bytes: &[u8]) {
     fuzzing::key(bytes);
     fuzzing::value(bytes);
     fuzzing::write_ahead_log(bytes);
+    fuzzing::write_ahead_log_of(bytes);
     fuzzing::membership_change(bytes);
 }
 
