@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use warren_raft::transport::{CallTarget, Transport};
 
-use super::identity_file::{Cluster, Founder, NodeIdentity, random_u64};
+use super::identity_file::{Cluster, Founder, NodeIdentity, not_zero, random_u64};
 use crate::node::Retry;
 
 /// Method of the transport's calls that [`Hello`] answers.
@@ -41,6 +41,7 @@ pub struct Hello {
     /// `name@host`.
     pub name: String,
     /// The life of its data directory.
+    #[serde(deserialize_with = "not_zero")]
     pub incarnation: u64,
     /// Its cluster, if it has one.
     pub cluster: Option<Cluster>,
@@ -52,8 +53,10 @@ pub struct JoinRequest {
     /// `name@host`.
     pub name: String,
     /// The life of its data directory.
+    #[serde(deserialize_with = "not_zero")]
     pub incarnation: u64,
     /// Its future member of the metadata group.
+    #[serde(deserialize_with = "not_zero")]
     pub uid: u64,
     /// `host:port` of its peer port.
     pub address: String,
@@ -195,4 +198,27 @@ async fn join(
         }
     }
     Err(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_str, json};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_with_ids_or_a_cluster_that_cannot_be_is_not_believed() {
+        let founder = json!({ "name": "a@h", "incarnation": 1, "uid": 2, "address": "h:1" });
+        let hello = |incarnation: u64, founders: &[&serde_json::Value]| {
+            let cluster = json!({ "id": 3, "founders": founders, "uid": 2 });
+            from_str::<Hello>(&json!({ "name": "a@h", "incarnation": incarnation, "cluster": cluster }).to_string())
+        };
+        assert!(hello(1, &[&founder]).is_ok());
+        assert!(hello(0, &[&founder]).is_err());
+        assert!(hello(1, &[]).is_err());
+        assert!(hello(1, &[&founder, &founder]).is_err());
+        let join = |uid: u64| json!({ "name": "a@h", "incarnation": 1, "uid": uid, "address": "h:1" }).to_string();
+        assert!(from_str::<JoinRequest>(&join(4)).is_ok());
+        assert!(from_str::<JoinRequest>(&join(0)).is_err());
+    }
 }
