@@ -62,6 +62,7 @@ for i in 0 1 2; do
   setsid "$warren" server --config "$run/w$((i + 1)).conf" --data-dir "$run/data" --node "${nodes[i]}" \
     >>"$run/log/w$((i + 1)).log" 2>&1 </dev/null &
   pids+=($!)
+  disown # so that bash does not show this loop to whoever kills a node
 done
 
 started=$SECONDS
