@@ -336,6 +336,7 @@ impl Inner {
 
     /// Notes a peer's beat. Answers whether the beats to the peer will tell it so.
     fn answers_by_beat(&self, node: NodeId, beat: &Beat) -> bool {
+        self.pulse.notify_one();
         self.links.read().get(&node).is_some_and(|link| {
             link.beaten(beat);
             link.beats()

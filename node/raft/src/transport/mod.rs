@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
@@ -58,6 +58,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Where the control lane's beats and pings notice sooner, pings only find connections whose other end is gone.
 const QUIET_KEEPALIVE: Duration = Duration::from_secs(20);
+/// A node's own beats are due so soon after the last that another's bring them forward.
+const FOLLOW_AFTER: Duration = Duration::from_millis(80);
+/// So much longer than the one that it follows does a node wait before it begins by itself.
+const FOLLOWS_LATER: Duration = Duration::from_millis(10);
 /// HTTP/2 flow control: what may be under way on a connection.
 const WINDOW: u32 = 16 << 20;
 /// Largest message taken from a peer. Callers keep frames below 8 MiB; this bounds what a fault can cost.
@@ -142,6 +146,8 @@ pub(crate) struct Inner {
     orders: AtomicU64,
     refusal_logged: Mutex<Option<Instant>>,
     stop: CancellationToken,
+    /// Told of each beat that arrives.
+    pulse: Notify,
     tasks: TaskTracker,
     threads: Threads,
     /// Where calls are answered: they may take long.
@@ -179,6 +185,7 @@ impl Transport {
             orders: AtomicU64::new(0),
             refusal_logged: Mutex::default(),
             stop: CancellationToken::new(),
+            pulse: Notify::new(),
             tasks: TaskTracker::new(),
             threads,
             main: Handle::current(),
@@ -384,13 +391,22 @@ impl Inner {
         }
     }
 
-    /// Sends signs of life and judges those of others, on one timer: an idle node is woken by little else.
+    /// Sends signs of life and judges those of others. Whoever's timer is first has the others follow at once, so that an
+    /// idle node is woken for all of it in one go.
     async fn beat_and_judge(&self) {
-        let mut interval = tokio::time::interval(BEAT_INTERVAL);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut last = Instant::now();
+        let mut next = last;
         for sequence in 1.. {
-            interval.tick().await;
+            let leads = loop {
+                tokio::select! {
+                    () = tokio::time::sleep_until(next.into()) => break true,
+                    () = self.pulse.notified() => {}
+                }
+                if last.elapsed() >= FOLLOW_AFTER {
+                    break false;
+                }
+            };
+            next = Instant::now() + if leads { BEAT_INTERVAL } else { BEAT_INTERVAL + FOLLOWS_LATER };
             let now = Instant::now();
             let late = now.saturating_duration_since(last).saturating_sub(BEAT_INTERVAL);
             // Scheduling noise is part of what the detector measures; a suspended process is not.

@@ -24,9 +24,9 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread per core, at most four.
+    /// Starts a thread for two cores, at most four.
     pub(crate) fn start() -> io::Result<Self> {
-        let count = std::thread::available_parallelism().map_or(1, usize::from).min(MOST);
+        let count = (std::thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, MOST);
         let end = CancellationToken::new();
         let mut runtimes = Vec::new();
         for number in 0..count {
