@@ -7,7 +7,7 @@ CARGO ?= cargo
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/warren-target
 export WARREN_TEST_ENV ?= $(HOME)/.cache/warren-test-env
 export WARREN_TOOLS ?= $(HOME)/.cache/warren-tools
-export PATH := $(WARREN_TOOLS)/bin:$(PATH)
+export PATH := $(WARREN_TOOLS)/bin:$(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 # One compiler cache serves the C++ of every profile and clone.
 ifneq ($(shell command -v ccache),)

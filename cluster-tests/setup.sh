@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what is missing, and nothing else; quick where nothing is.
-#   setup.sh build     C and C++ compilers, libclang (for RocksDB), ccache
+#   setup.sh build     Rust, C and C++ compilers, libclang (for RocksDB), ccache
 #   setup.sh clients   the Python and Node.js clients that the cluster tests run, under $WARREN_TEST_ENV
 #   setup.sh lint      cargo-deny, under $WARREN_TOOLS
 set -euo pipefail
@@ -8,6 +8,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 env_dir=${WARREN_TEST_ENV:-$HOME/.cache/warren-test-env}
 tools=${WARREN_TOOLS:-$HOME/.cache/warren-tools}
 deny_version=0.20.2
+rustup_version=1.29.0.1
+# where rustup puts Rust; behind everything else, so that another one is preferred
+PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 
 say() { echo "setup: $*"; }
 die() { echo "setup: $*" >&2; exit 1; }
@@ -40,10 +43,13 @@ missing_for() {
       have c++ || echo g++
       have make || echo make
       has_libclang || echo libclang-dev
-      have ccache || echo ccache ;;
-    clients)
+      have ccache || echo ccache
+      have cargo || missing_for venv ;;
+    venv)
       have python3 || echo python3
-      python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || echo python3-venv
+      python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || echo python3-venv ;;
+    clients)
+      missing_for venv
       have node || echo nodejs
       have npm || echo npm ;;
   esac
@@ -54,7 +60,17 @@ current() { [ -f "$1" ] && [ "$(cat "$1")" = "$(cat "${@:2}" | sha256sum)" ]; }
 stamp() { cat "${@:2}" | sha256sum >"$1"; }
 
 build() {
-  have cargo || die "Rust is missing: install the stable toolchain (see rust-version in Cargo.toml) with rustup and run this again"
+  have cargo && return 0
+  say "Rust into ${CARGO_HOME:-$HOME/.cargo} and ${RUSTUP_HOME:-$HOME/.rustup}, with rustup"
+  local venv
+  venv=$(mktemp -d)
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check "rustup==$rustup_version"
+  ln -s rustup "$venv/bin/rustup-init" # which it is by that name
+  "$venv/bin/rustup-init" -y -q --no-modify-path --profile minimal --component rustfmt --component clippy \
+    --default-toolchain stable </dev/null >/dev/null 2>"$venv/log" || die "Rust cannot be installed: $(tail -n 3 "$venv/log")"
+  rm -rf "$venv"
+  have cargo || die "rustup installed no cargo"
 }
 
 clients() {
