@@ -288,11 +288,7 @@ def message_cut_off_by_the_socket(run):
 def client_that_falls_silent(run):
     """A client that agreed to heartbeats and is not heard for two of them is gone."""
     with Wire(run.ports[0]) as connection:
-        connection.start()
-        connection.log_in()
-        connection.tune(heartbeat=1)
-        connection.open()
-        connection.expect(wire.CONNECTION_OPEN_OK)
+        connection.handshake(heartbeat=1)
         started = time.monotonic()
         run.check("a silent client is let go", connection.reads_end(10), "still connected after 10 s")
         took = time.monotonic() - started

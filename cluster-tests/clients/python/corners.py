@@ -108,11 +108,7 @@ def goodbye_after_broken_arguments(run):
 
 def heartbeats_each_half_interval(run):
     with Wire(run.ports[0], timeout=10) as connection:
-        connection.start()
-        connection.log_in()
-        connection.tune(heartbeat=2)
-        connection.open()
-        connection.expect(wire.CONNECTION_OPEN_OK)
+        connection.handshake(heartbeat=2)
         started = time.monotonic()
         beats = 0
         while beats < 4:

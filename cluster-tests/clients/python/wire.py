@@ -228,11 +228,11 @@ class Wire:
     def open(self, vhost="/"):
         self.send(method(0, (10, 40), short_string(vhost) + b"\x00\x00"))
 
-    def handshake(self):
+    def handshake(self, heartbeat=0):
         """A whole handshake; returns what the server proposed in connection.tune."""
         self.start()
         self.log_in()
-        proposed = self.tune()
+        proposed = self.tune(heartbeat=heartbeat)
         self.open()
         self.expect(CONNECTION_OPEN_OK)
         return proposed

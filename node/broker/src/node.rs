@@ -282,7 +282,7 @@ impl Broker {
     }
 
     /// The leader that answers for a queue.
-    pub(crate) async fn find_stats_leader(&self, target: &QueueTarget, timeout: Duration) -> Option<NodeId> {
+    pub(crate) async fn answering_leader(&self, target: &QueueTarget, timeout: Duration) -> Option<NodeId> {
         let answer =
             self.ask_queue(self.nobody(), target, timeout, |correlation| QueueItem::Stat { correlation }).await;
         answer.ok().map(|answer| answer.leader)

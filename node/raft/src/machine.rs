@@ -115,14 +115,16 @@ pub trait StateMachine: Send + 'static {
     /// The role or the known leader changed. Called after the entries applied so far.
     fn role_changed(&mut self, cx: &GroupCx<'_>);
 
-    /// Ready leader only, about once a second and after timers the machine asked for: may append commands.
+    /// Ready leader only, about once a second, or while the group sleeps only when [`wake_at`](Self::wake_at) says: may
+    /// append commands.
     fn tick(&mut self, out: &mut BatchBuilder, cx: &GroupCx<'_>);
 
     /// Ready leader only, before each [`tick`](Self::tick): the other nodes whose voters hold what was committed about a
     /// second ago.
     fn followers(&mut self, _keeping_up: &[NodeId], _cx: &GroupCx<'_>) {}
 
-    /// When the leader wants [`tick`](Self::tick) next, wall clock ms; `None` = nothing owed (the group may hibernate).
+    /// When the leader wants [`tick`](Self::tick) next at the latest, wall clock ms, also while its group sleeps; `None` =
+    /// nothing is owed.
     fn wake_at(&self) -> Option<u64> {
         None
     }

@@ -5,12 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use regex::Regex;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use warren_broker::Broker;
 use warren_broker::operations::members::{MemberError, Part};
 use warren_metastore::projections::QueueTarget;
@@ -19,14 +16,12 @@ use warren_proto::ids::{GroupId, NodeId};
 use warren_raft::log_store::MemberRole;
 
 use super::protocol::{Code, Refusal, Request, Row};
-use super::{Answer, Outcome, done, peers, queues, row};
+use super::{Answer, Outcome, at_once, done, peers, queues, row};
 
-/// Queues whose members change at once.
-const CHANGES_AT_ONCE: usize = 64;
+/// Queues worked on at once.
+const AT_ONCE: usize = 64;
 /// Leaders on the move at once.
 const TRANSFERS_AT_ONCE: usize = 8;
-/// One more try where a group was busy with another change.
-const RETRY: Duration = Duration::from_millis(500);
 
 impl From<MemberError> for Refusal {
     fn from(error: MemberError) -> Self {
@@ -99,24 +94,10 @@ async fn change_all<F>(
 where
     F: Future<Output = Result<(), MemberError>> + Send + 'static,
 {
-    let turns = Arc::new(Semaphore::new(CHANGES_AT_ONCE));
-    let mut changing = JoinSet::new();
-    for (at, target) in targets.iter().enumerate() {
-        let (turns, work) = (Arc::clone(&turns), change(Arc::clone(broker), Arc::clone(target)));
-        changing.spawn(async move {
-            let _turn = turns.acquire().await;
-            (at, work.await)
-        });
-    }
-    let mut outcomes: BTreeMap<usize, Result<(), MemberError>> = BTreeMap::new();
-    while let Some(ended) = changing.join_next().await {
-        if let Ok((at, outcome)) = ended {
-            outcomes.insert(at, outcome);
-        }
-    }
+    let outcomes = at_once(AT_ONCE, targets.iter().cloned(), |target| change(Arc::clone(broker), target)).await;
     let mut rows = Vec::new();
-    for (at, target) in targets.iter().enumerate() {
-        let outcome = outcomes.remove(&at).unwrap_or(Err(MemberError::Timeout));
+    for (target, outcome) in targets.iter().zip(outcomes) {
+        let outcome = outcome.unwrap_or(Err(MemberError::Timeout));
         if errors_only && outcome.is_ok() {
             continue;
         }
@@ -131,20 +112,6 @@ where
         ]));
     }
     Ok(Answer::Rows(rows))
-}
-
-/// Once more after a moment, if the group was busy.
-async fn twice<F>(work: impl Fn() -> F) -> Result<(), MemberError>
-where
-    F: Future<Output = Result<(), MemberError>>,
-{
-    match work().await {
-        Err(MemberError::Timeout) => {
-            tokio::time::sleep(RETRY).await;
-            work().await
-        }
-        outcome => outcome,
-    }
 }
 
 fn is_member(target: &QueueTarget, node: NodeId) -> bool {
@@ -163,8 +130,7 @@ fn strategy(request: &Request) -> Result<bool, Refusal> {
 pub async fn grow(broker: &Arc<Broker>, request: &Request) -> Outcome {
     let (even, part) = (strategy(request)?, part(request)?);
     let name = request.text("member").to_owned();
-    let node = NodeId::of_name(&name);
-    running(broker, node, &name)?;
+    let node = broker.running_node(&name)?.id;
     let mut targets = matching(broker, request)?;
     targets.retain(|t| !is_member(t, node) && (!even || t.members().len().is_multiple_of(2)));
     change_all(broker, targets, request.flag("errors-only"), move |broker, target| {
@@ -175,16 +141,6 @@ pub async fn grow(broker: &Arc<Broker>, request: &Request) -> Outcome {
         }
     })
     .await
-}
-
-fn running(broker: &Broker, node: NodeId, name: &str) -> Result<(), Refusal> {
-    if !broker.metadata().nodes().iter().any(|known| known.id == node) {
-        return Err(MemberError::NoSuchNode(name.to_owned()).into());
-    }
-    if node != broker.me() && !broker.links().is_up(node) {
-        return Err(MemberError::NodeNotRunning(name.to_owned()).into());
-    }
-    Ok(())
 }
 
 /// `grow_to_count`.
@@ -215,7 +171,7 @@ pub async fn grow_to_count(broker: &Arc<Broker>, request: &Request) -> Outcome {
 
 fn up_nodes(broker: &Broker) -> Vec<(NodeId, String)> {
     let nodes = broker.metadata().nodes();
-    let up = nodes.iter().filter(|n| n.id == broker.me() || broker.links().is_up(n.id));
+    let up = nodes.iter().filter(|n| queues::is_up(broker, n.id));
     up.map(|n| (n.id, n.name.to_string())).collect()
 }
 
@@ -227,7 +183,7 @@ pub async fn shrink(broker: &Arc<Broker>, request: &Request) -> Outcome {
     targets.retain(|t| is_member(t, node));
     change_all(broker, targets, request.flag("errors-only"), move |broker, target| {
         let name = name.clone();
-        async move { twice(|| broker.delete_member(&target, &name)).await }
+        async move { broker.delete_member(&target, &name).await }
     })
     .await
 }
@@ -235,24 +191,28 @@ pub async fn shrink(broker: &Arc<Broker>, request: &Request) -> Outcome {
 /// `force_checkpoint`: every member takes a snapshot.
 pub async fn force_checkpoint(broker: &Arc<Broker>, request: &Request) -> Outcome {
     let targets = matching(broker, request)?;
-    let mut rows = Vec::new();
-    for target in targets {
-        let mut ask = Request::default();
-        ask.args.insert("group".to_owned(), Value::from(target.group.0));
-        let nodes: Vec<NodeId> = target.members().iter().map(|m| m.node).collect();
-        let (count, mut heard) = (nodes.len(), 0);
-        if nodes.contains(&broker.me()) && broker.queues().force_snapshot(target.group).is_ok() {
-            heard += 1;
-        }
-        heard += peers::ask(broker, nodes, peers::LOCAL_CHECKPOINT, &ask).await.len();
-        let result = if heard == count { "ok".to_owned() } else { format!("{heard} of {count} members were told") };
-        rows.push(row([
+    let results = at_once(AT_ONCE, targets.iter().cloned(), |target| {
+        let broker = Arc::clone(broker);
+        async move { checkpoint(&broker, &target).await }
+    });
+    let rows = targets.iter().zip(results.await).map(|(target, result)| {
+        row([
             ("vhost", json!(target.vhost.as_ref())),
             ("name", json!(target.name.as_ref())),
-            ("result", json!(result)),
-        ]));
-    }
-    Ok(Answer::Rows(rows))
+            ("result", json!(result.unwrap_or_else(|| "not done".to_owned()))),
+        ])
+    });
+    Ok(Answer::Rows(rows.collect()))
+}
+
+async fn checkpoint(broker: &Broker, target: &QueueTarget) -> String {
+    let mut ask = Request::default();
+    ask.args.insert("group".to_owned(), Value::from(target.group.0));
+    let nodes: Vec<NodeId> = target.members().iter().map(|m| m.node).collect();
+    let own = nodes.contains(&broker.me()) && broker.queues().force_snapshot(target.group).is_ok();
+    let count = nodes.len();
+    let heard = usize::from(own) + peers::ask(broker, nodes, peers::LOCAL_CHECKPOINT, &ask).await.len();
+    if heard == count { "ok".to_owned() } else { format!("{heard} of {count} members were told") }
 }
 
 /// This node's part of [`force_checkpoint`].
@@ -284,10 +244,9 @@ pub async fn check_critical(broker: &Arc<Broker>) -> Outcome {
 
 /// Groups that have a voter here and no more than a majority of voters running.
 fn critical_groups(broker: &Broker) -> Vec<String> {
-    let up = |node: NodeId| node == broker.me() || broker.links().is_up(node);
     let critical = |members: &[warren_raft::log_store::Member]| {
         let voters: Vec<_> = members.iter().filter(|m| m.role == MemberRole::Voter).collect();
-        let online = voters.iter().filter(|m| up(m.node)).count();
+        let online = voters.iter().filter(|m| queues::is_up(broker, m.node)).count();
         voters.iter().any(|m| m.node == broker.me()) && online <= voters.len() / 2 + 1
     };
     let mut found = Vec::new();
@@ -347,38 +306,35 @@ async fn rebalance_here(broker: &Arc<Broker>, request: &Request) -> Outcome {
     let _turn = Turn::take().ok_or_else(busy)?;
     let targets = matching(broker, request)?;
     let nodes = up_nodes(broker);
-    let mut leaders: Vec<Option<NodeId>> = Vec::with_capacity(targets.len());
-    for target in &targets {
-        leaders.push(broker.queue_leader(target).await);
-    }
+    let leaders = leaders(broker, &targets).await;
     let most = targets.len().div_ceil(nodes.len().max(1));
     let moves = plan(&targets, &leaders, &nodes, most);
-    let turns = Arc::new(Semaphore::new(TRANSFERS_AT_ONCE));
-    let mut moving = JoinSet::new();
-    for (at, to) in moves {
-        let (broker, target, turns) = (Arc::clone(broker), Arc::clone(&targets[at]), Arc::clone(&turns));
-        moving.spawn(async move {
-            let _turn = turns.acquire().await;
-            (at, broker.transfer_leadership(&target, &to).await)
-        });
-    }
-    while let Some(ended) = moving.join_next().await {
-        if let Ok((at, Err(error))) = ended {
-            let target = &targets[at];
-            tracing::warn!(queue = %target.name, vhost = %target.vhost, %error, "the queue's leader stays where it is");
+    at_once(TRANSFERS_AT_ONCE, moves, |(at, to)| {
+        let (broker, target) = (Arc::clone(broker), Arc::clone(&targets[at]));
+        async move {
+            if let Err(error) = broker.transfer_leadership(&target, &to).await {
+                tracing::warn!(queue = %target.name, vhost = %target.vhost, %error, "the queue's leader stays where it is");
+            }
         }
-    }
+    })
+    .await;
     let mut counts: BTreeMap<String, u64> = nodes.iter().map(|(_, name)| (name.clone(), 0)).collect();
-    for target in &targets {
-        if let Some(leader) = broker.queue_leader(target).await {
-            *counts.entry(peers::name(broker, leader)).or_default() += 1;
-        }
+    for leader in self::leaders(broker, &targets).await.into_iter().flatten() {
+        *counts.entry(peers::name(broker, leader)).or_default() += 1;
     }
     let rows: Vec<Row> = counts
         .into_iter()
         .map(|(node, count)| row([("Node name", json!(node)), ("Number of quorum queue leaders", json!(count))]))
         .collect();
     Ok(Answer::Rows(rows))
+}
+
+async fn leaders(broker: &Arc<Broker>, targets: &[Arc<QueueTarget>]) -> Vec<Option<NodeId>> {
+    let asking = at_once(AT_ONCE, targets.iter().cloned(), |target| {
+        let broker = Arc::clone(broker);
+        async move { broker.queue_leader(&target).await }
+    });
+    asking.await.into_iter().map(Option::flatten).collect()
 }
 
 /// Which queues' leaders go where, so that no node leads more than `most`.

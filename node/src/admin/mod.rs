@@ -20,6 +20,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use warren_broker::BrokerError;
 use warren_broker::metadata::WriteError;
 use warren_metastore::tree::{AbortCode, MetaError};
@@ -170,6 +172,31 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request) -> Outcom
         peers::LOCAL_MEMBER => queues::local_member(broker, request),
         _ => Err(Refusal::new(Code::Unavailable, format!("node {} does not know `{verb}`", broker.name()))),
     }
+}
+
+/// Works on all items, so many at a time, and keeps their order. `None` where the work panicked.
+async fn at_once<T, R, F>(most: usize, items: impl IntoIterator<Item = T>, work: impl Fn(T) -> F) -> Vec<Option<R>>
+where
+    R: Send + 'static,
+    F: Future<Output = R> + Send + 'static,
+{
+    let turns = Arc::new(Semaphore::new(most));
+    let mut working = JoinSet::new();
+    let mut results = Vec::new();
+    for (at, item) in items.into_iter().enumerate() {
+        let (turns, work) = (Arc::clone(&turns), work(item));
+        working.spawn(async move {
+            let _turn = turns.acquire().await;
+            (at, work.await)
+        });
+        results.push(None);
+    }
+    while let Some(ended) = working.join_next().await {
+        if let Ok((at, result)) = ended {
+            results[at] = Some(result);
+        }
+    }
+    results
 }
 
 fn done() -> Outcome {

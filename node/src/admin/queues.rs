@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use warren_broker::Broker;
 use warren_broker::queue::protocol::QueueStats;
 use warren_metastore::projections::QueueTarget;
@@ -19,7 +17,7 @@ use warren_raft::machine::Role;
 use super::clients::pid_of;
 use super::field_json::encoded;
 use super::protocol::{Code, Refusal, Request, Row};
-use super::{Answer, Outcome, no_vhost, peers, row};
+use super::{Answer, Outcome, at_once, no_vhost, peers, row};
 
 /// Queues asked at once.
 const AT_ONCE: usize = 64;
@@ -57,7 +55,7 @@ fn targets(broker: &Broker, vhost: &str) -> Result<Vec<Arc<QueueTarget>>, Refusa
     Ok(targets)
 }
 
-fn is_up(broker: &Broker, node: NodeId) -> bool {
+pub(super) fn is_up(broker: &Broker, node: NodeId) -> bool {
     node == broker.me() || broker.links().is_up(node)
 }
 
@@ -78,26 +76,16 @@ fn can_answer(broker: &Broker, target: &QueueTarget) -> bool {
 
 /// Asks queues, at most [`AT_ONCE`] at a time, and keeps their order.
 async fn ask_all(broker: &Arc<Broker>, targets: &[Arc<QueueTarget>], timeout: Duration) -> Vec<Asked> {
-    let turns = Arc::new(Semaphore::new(AT_ONCE));
-    let mut asking = JoinSet::new();
-    let mut answers: Vec<Asked> = targets.iter().map(|_| Asked::Down).collect();
-    for (index, target) in targets.iter().enumerate() {
-        if !can_answer(broker, target) {
-            continue;
+    let asked = at_once(AT_ONCE, targets.iter().cloned(), |target| {
+        let broker = Arc::clone(broker);
+        async move {
+            if !can_answer(&broker, &target) {
+                return Asked::Down;
+            }
+            broker.queue_stats(&target, timeout).await.map_or(Asked::Silent, Asked::Stats)
         }
-        answers[index] = Asked::Silent;
-        let (broker, target, turns) = (Arc::clone(broker), Arc::clone(target), Arc::clone(&turns));
-        asking.spawn(async move {
-            let _turn = turns.acquire().await;
-            (index, broker.queue_stats(&target, timeout).await)
-        });
-    }
-    while let Some(answer) = asking.join_next().await {
-        if let Ok((index, Ok(stats))) = answer {
-            answers[index] = Asked::Stats(stats);
-        }
-    }
-    answers
+    });
+    asked.await.into_iter().map(|asked| asked.unwrap_or(Asked::Silent)).collect()
 }
 
 fn patience(request: &Request) -> Duration {

@@ -4,6 +4,7 @@
 //! group's leader, as one without a vote that gets one when it has caught up. To remove one goes the other way round:
 //! its data is deleted when its node sees a record without it, which is after the group has removed it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -257,7 +258,7 @@ impl Broker {
     pub async fn queue_leader(&self, target: &QueueTarget) -> Option<NodeId> {
         match self.leader_of(target) {
             Some(leader) => Some(leader),
-            None => self.find_stats_leader(target, Duration::from_secs(1)).await,
+            None => self.answering_leader(target, Duration::from_secs(1)).await,
         }
     }
 
@@ -292,41 +293,51 @@ impl Broker {
         Err(MemberError::Metadata("the queue's record is changed by others all the time".into()))
     }
 
-    fn known_node(&self, node: NodeId, name: &str) -> Result<records::Node, MemberError> {
-        let nodes = self.metadata.nodes();
-        let found = nodes.iter().find(|known| known.id == node).map(|known| records::Node::clone(known));
+    fn known_node(&self, name: &str) -> Result<Arc<Stored<records::Node>>, MemberError> {
+        let id = NodeId::of_name(name);
+        let found = self.metadata.nodes().into_iter().find(|known| known.id == id);
         found.ok_or_else(|| MemberError::NoSuchNode(name.to_owned()))
+    }
+
+    /// A node of the cluster that runs.
+    pub fn running_node(&self, name: &str) -> Result<Arc<Stored<records::Node>>, MemberError> {
+        let node = self.known_node(name)?;
+        if node.id == self.me || self.links.is_up(node.id) {
+            Ok(node)
+        } else {
+            Err(MemberError::NodeNotRunning(name.to_owned()))
+        }
     }
 
     /// Adds a member on a running node. One that is there already is fine; one whose node has lost its data is replaced.
     /// Resolves once the group has applied the change; it may still be catching up then. What cannot be completed is
     /// undone.
     pub async fn add_member(&self, target: &QueueTarget, node: &str, part: Part) -> Result<(), MemberError> {
-        let id = NodeId::of_name(node);
-        let record = self.known_node(id, node)?;
-        if id != self.me && !self.links.is_up(id) {
-            return Err(MemberError::NodeNotRunning(node.to_owned()));
-        }
-        let stored = self.stored(target)?;
-        let present = stored.members.iter().find(|m| m.node == id).copied();
-        let member = match present {
-            Some(member) if member.node_incarnation == record.incarnation => member,
-            _ => {
-                let uid = MemberUid(random_u64());
-                records::Member { uid, node: id, node_incarnation: record.incarnation, joined: true }
-            }
+        let node = self.running_node(node)?;
+        let id = node.id;
+        let before = self.stored(target)?.members.iter().any(|m| m.node == id);
+        let new = records::Member {
+            uid: MemberUid(random_u64()),
+            node: id,
+            node_incarnation: node.incarnation,
+            joined: true,
         };
+        // Whoever comes second takes the member that the first has written.
         self.write_members(target, |members| {
-            members.retain(|m| m.node != id);
-            members.push(member);
+            if !members.iter().any(|m| m.node == id && m.node_incarnation == new.node_incarnation) {
+                members.retain(|m| m.node != id);
+                members.push(new);
+            }
         })
         .await?;
+        let stored = self.stored(target)?;
+        let member = stored.members.iter().find(|m| m.node == id).copied().ok_or(MemberError::NotFound)?;
         if id == self.me {
-            self.start_here(&self.stored(target)?.record).await;
+            self.start_here(&stored).await;
         }
         let order = Order::Add { uid: member.uid.0, node: id.0, part };
         let added = self.order(target, order, ADD_TIME).await;
-        if added.is_err() && present.is_none() {
+        if added.is_err() && !before && member == new {
             self.undo_add(target, member).await;
         }
         added
@@ -357,7 +368,7 @@ impl Broker {
         self.write_members(target, |members| members.retain(|m| m.uid != member.uid)).await
     }
 
-    /// Whether every member of a queue votes: only then are members added by [`grow`](Part).
+    /// Whether every member of a queue votes: only then is another added to many queues at once.
     pub async fn check_settled(&self, target: &QueueTarget) -> Result<(), MemberError> {
         self.order(target, Order::Settled, TRANSFER_TIME).await
     }
@@ -365,9 +376,8 @@ impl Broker {
     /// Hands a queue's leadership to its member on a node.
     pub async fn transfer_leadership(&self, target: &QueueTarget, node: &str) -> Result<(), MemberError> {
         self.stored(target)?;
-        let to = NodeId::of_name(node);
-        self.known_node(to, node)?;
-        self.order(target, Order::Transfer { to: to.0 }, TRANSFER_TIME).await
+        let to = self.known_node(node)?.id.0;
+        self.order(target, Order::Transfer { to }, TRANSFER_TIME).await
     }
 
     /// Members of this node that are lost with its old data are replaced by new ones, and those that the group does not

@@ -15,7 +15,8 @@ pub struct DriverConfig {
     pub election_ticks: usize,
     /// Ticks between a leader's heartbeats.
     pub heartbeat_ticks: usize,
-    /// After the verdict that the leader's node is down, members stand within 1 to this many ticks.
+    /// After the verdict that the leader's node is down, members stand one after the other; where that comes to nothing,
+    /// each within 1 to this many ticks.
     pub node_down_ticks: usize,
     /// Ticks without work after which a group is put to sleep; 0 = never.
     pub hibernate_ticks: u64,

@@ -1,7 +1,7 @@
 //! When a member stands for election: seeded timeouts, verdicts about nodes, and the reasons not to stand.
 
 use raft::StateRole;
-use warren_proto::ids::{MemberUid, NodeId};
+use warren_proto::ids::MemberUid;
 
 use super::config::mix;
 use super::group::Group;
@@ -65,18 +65,6 @@ impl<M: StateMachine> Group<M> {
         let max = 2 * shared.config.election_ticks;
         self.raw.raft.election_elapsed = (max - 1).saturating_sub(delay);
         self.election.elapsed = self.raw.raft.election_elapsed;
-    }
-
-    /// The verdict is that `node` is down: if it led, an election begins soon.
-    pub fn leader_node_down(&mut self, node: NodeId, shared: &Shared) {
-        let raft = &self.raw.raft;
-        if self.stop.is_some() || raft.state == StateRole::Leader || raft.leader_id == raft::INVALID_ID {
-            return;
-        }
-        if self.node_of(raft.leader_id) != Some(node) {
-            return;
-        }
-        self.hasten(shared);
     }
 
     /// Stands within the next few ticks, and again soon if that comes to nothing.

@@ -106,7 +106,6 @@ impl<M: StateMachine> Group<M> {
         raw: RawNode<GroupLog>,
         state: Applier<M>,
         hard: HardState,
-        replayed: u64,
         shared: &Shared,
     ) -> Self {
         let version = state.version;
@@ -140,7 +139,7 @@ impl<M: StateMachine> Group<M> {
             reads: Reads::new(shared.config.seed, me),
             ranges: Ranges::default(),
             changes: Vec::new(),
-            snapshots: Snapshots::new(&shared.config, id, applied, replayed, state_len),
+            snapshots: Snapshots::new(&shared.config, id, applied, state_len),
             sending: Vec::new(),
             receiving: None,
             installing: None,

@@ -10,14 +10,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use raft::StateRole;
-use warren_proto::ids::{GroupId, MachineVersion, MemberUid, NodeId};
+use warren_proto::ids::{MemberUid, NodeId};
 use warren_proto::peer::{RaftMessage, RaftMessageKind};
 
+use super::Driver;
 use super::config::Sabotage;
 use super::group::Group;
-use super::output::Outgoing;
 use super::shared::Shared;
-use super::{Driver, wire};
 use crate::log_store::MemberRole;
 use crate::machine::{Role, StateMachine};
 
@@ -101,7 +100,6 @@ impl<M: StateMachine> Group<M> {
     }
 
     fn send_plain(&mut self, to: u64, kind: RaftMessageKind, shared: &mut Shared) {
-        let Some(node) = self.node_of(to) else { return };
         let raft = &self.raw.raft;
         let message = RaftMessage {
             group: self.id.0,
@@ -112,7 +110,7 @@ impl<M: StateMachine> Group<M> {
             commit: raft.raft_log.committed,
             ..RaftMessage::default()
         };
-        shared.messages.push(Outgoing { to: node, lane: wire::lane(kind), message });
+        self.send(to, message, 0, shared);
     }
 
     /// A message about sleeping.
@@ -196,7 +194,7 @@ impl<M: StateMachine> Group<M> {
         let waits = |q: &Question| q.commit == commit && shared.tick < q.at + ASK_AGAIN_TICKS;
         if !self.sleep.asked.as_ref().is_some_and(waits) {
             self.sleep.asked = Some(Question { commit, at: shared.tick, agreed: Vec::new() });
-            for uid in self.bedfellows(shared) {
+            for uid in self.others_up(shared) {
                 self.send_plain(uid.0, RaftMessageKind::RaftHibernate, shared);
             }
         }
@@ -204,7 +202,7 @@ impl<M: StateMachine> Group<M> {
     }
 
     /// The other members, without those whose nodes are down: these are seen to when they are back.
-    fn bedfellows(&self, shared: &Shared) -> Vec<MemberUid> {
+    fn others_up(&self, shared: &Shared) -> Vec<MemberUid> {
         let others =
             self.state.membership.members.iter().filter(|m| m.uid != self.me && !shared.down.contains(&m.node));
         others.map(|m| m.uid).collect()
@@ -226,16 +224,8 @@ impl<M: StateMachine> Group<M> {
         };
         quiet
             && self.has_quorum_up(shared)
-            && self.highest_version_agreed() <= self.appended_version
+            && self.version_to_raise().is_none()
             && members.iter().all(|m| m.uid == self.me || shared.down.contains(&m.node) || settled(m.uid, m.role))
-    }
-
-    /// The highest machine version that all members are known to support.
-    fn highest_version_agreed(&self) -> MachineVersion {
-        let own = self.state.supported().end().0;
-        let others = self.state.membership.members.iter().filter(|m| m.uid != self.me);
-        let highest = others.map(|m| self.ranges.of(m.uid).map_or(0, |(_, max)| max)).min().unwrap_or(own);
-        MachineVersion(highest.min(own))
     }
 
     fn has_quorum_up(&self, shared: &Shared) -> bool {
@@ -247,7 +237,7 @@ impl<M: StateMachine> Group<M> {
     fn sleep_if_agreed(&mut self, shared: &Shared) {
         let Some(question) = &self.sleep.asked else { return };
         let agreed = question.commit == self.last_index()
-            && self.bedfellows(shared).iter().all(|uid| question.agreed.contains(uid))
+            && self.others_up(shared).iter().all(|uid| question.agreed.contains(uid))
             && self.may_sleep(shared);
         if agreed {
             self.fall_asleep();
@@ -301,7 +291,7 @@ impl<M: StateMachine> Group<M> {
         let led = !up && self.node_of(leader) == Some(node);
         if led {
             self.wake(shared);
-            self.leader_node_down(node, shared);
+            self.hasten(shared);
         }
         led
     }
@@ -328,16 +318,6 @@ impl<M: StateMachine> Driver<M> {
     /// Wall clock in ms at which a sleeping group's machine is due.
     pub fn next_timer_ms(&self) -> Option<u64> {
         self.timers.0.peek().map(|Reverse((at, _))| *at)
-    }
-
-    /// Groups that sleep.
-    pub fn sleepers(&self) -> usize {
-        self.groups.iter().flatten().filter(|g| g.sleep.asleep).count()
-    }
-
-    /// Whether a group sleeps here.
-    pub fn is_asleep(&self, group: GroupId) -> bool {
-        self.index.get(&group).and_then(|slot| self.groups.get(*slot)?.as_ref()).is_some_and(|g| g.sleep.asleep)
     }
 
     /// Puts a group among those that are ticked, if it is awake, or notes its machine's timer.

@@ -147,7 +147,6 @@ impl<M: StateMachine> Driver<M> {
             group.dirty = true;
             self.dirty.push_back(slot);
         }
-        self.place(slot);
     }
 
     /// Requests for a group. What cannot be appended goes back through the machine's
@@ -202,8 +201,6 @@ impl<M: StateMachine> Driver<M> {
             }
             true
         });
-        // Some woke others in the meantime.
-        awake.append(&mut self.awake);
         self.awake = awake;
     }
 

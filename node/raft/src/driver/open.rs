@@ -86,7 +86,7 @@ impl<M: StateMachine> Driver<M> {
             last_ts: 0,
         };
         self.shared.write(spec.group, Write::Create(record));
-        self.open(spec.group, spec.me, state, HardState::default(), None, (0, 0), 0)?;
+        self.open(spec.group, spec.me, state, HardState::default(), None, (0, 0))?;
         let campaign = spec.campaign;
         for (from, message) in self.early.take(spec.group) {
             self.step(from, message);
@@ -142,8 +142,9 @@ impl<M: StateMachine> Driver<M> {
             _ if last == 0 => 0,
             _ => store.term(record.group, last)?.ok_or_else(|| missing(record.group, last))?,
         };
-        self.open(record.group, record.me, state, hard, snapshot, (last, last_term), replayed)?;
+        self.open(record.group, record.me, state, hard, snapshot, (last, last_term))?;
         self.with(record.group, |group, shared| {
+            group.count_applied(replayed);
             if let Some(version) = blocked {
                 group.stop_on_version(version, shared);
             }
@@ -154,7 +155,6 @@ impl<M: StateMachine> Driver<M> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "what a member consists of, from two places")]
     fn open(
         &mut self,
         id: GroupId,
@@ -163,7 +163,6 @@ impl<M: StateMachine> Driver<M> {
         hard: HardState,
         snapshot: Option<Arc<SnapshotMeta>>,
         last: (u64, u64),
-        replayed: u64,
     ) -> Result<(), OpenError> {
         let shared = &self.shared;
         let raft_hard = eraftpb::HardState {
@@ -192,7 +191,7 @@ impl<M: StateMachine> Driver<M> {
         let raw = catch_unwind(AssertUnwindSafe(|| RawNode::new(&config, log, &logger)))
             .map_err(|panic| OpenError::Machine(panic_text(&*panic)))?
             .map_err(|e| OpenError::Machine(e.to_string()))?;
-        let group = Box::new(Group::new(id, me, raw, state, hard, replayed, shared));
+        let group = Box::new(Group::new(id, me, raw, state, hard, shared));
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.groups[slot] = Some(group);
@@ -218,6 +217,8 @@ impl<M: StateMachine> Driver<M> {
         self.guarded(slot, |g, shared| g.stop_machine(shared));
         self.index.remove(&group);
         self.groups[slot] = None;
+        // Another group may get the slot before the next tick, and would be ticked twice.
+        self.awake.retain(|awake| *awake != slot);
         self.free.push(slot);
         self.shared.cache.remove(group);
         self.shared.write(group, Write::Delete(group));
@@ -279,7 +280,7 @@ struct Rebuilt<M> {
     state: Applier<M>,
     commit: u64,
     /// Bytes of entries that were replayed.
-    replayed: u64,
+    replayed: usize,
     /// The version at which replay stopped, if this binary does not support it.
     blocked: Option<MachineVersion>,
 }
@@ -334,7 +335,7 @@ fn replay<M: StateMachine>(
     group: GroupId,
     state: &mut Applier<M>,
     commit: u64,
-    replayed: &mut u64,
+    replayed: &mut usize,
     cx: &GroupCx<'_>,
 ) -> Result<Option<MachineVersion>, OpenError> {
     while state.applied < commit {
@@ -346,7 +347,7 @@ fn replay<M: StateMachine>(
             if entry.index != state.applied + 1 {
                 return Err(missing(group, state.applied + 1).into());
             }
-            *replayed += entry.data.len() as u64;
+            *replayed += entry.data.len();
             if let Effect::Blocked(version) = state.apply(entry, false, cx, |_, _| {}) {
                 return Ok(Some(version));
             }

@@ -124,7 +124,7 @@ impl<M: StateMachine> Group<M> {
     /// Repeats requests without an answer, and gives up on old ones.
     pub fn tick_reads(&mut self, shared: &mut Shared) {
         let reads = &mut self.reads;
-        if reads.waiting.is_empty() && reads.asked.is_empty() && reads.confirmed.is_empty() {
+        if reads.is_idle() {
             return;
         }
         while reads.asked.front().is_some_and(|a| a.at + shared.config.read_retry_ticks <= shared.tick) {

@@ -135,19 +135,20 @@ impl<M: StateMachine> Group<M> {
         if !self.is_raft_leader() || self.is_faulted() {
             return false;
         }
-        let lost: Vec<MemberUid> =
-            self.state.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
+        let lost = self.members_on(node);
         for uid in &lost {
             self.raw.report_unreachable(uid.0);
         }
         !lost.is_empty()
     }
 
+    fn members_on(&self, node: NodeId) -> Vec<MemberUid> {
+        self.state.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect()
+    }
+
     /// A node answers again.
     pub fn peer_reachable(&mut self, node: NodeId) {
-        let here: Vec<MemberUid> =
-            self.state.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
-        for uid in here {
+        for uid in self.members_on(node) {
             self.raw.mut_store().forgive(uid.0);
         }
         self.raw.ping();

@@ -25,24 +25,23 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    /// For a member that was rebuilt from a snapshot of `state_len` bytes and `replayed` bytes of entries.
-    pub fn new(config: &DriverConfig, group: GroupId, applied: u64, replayed: u64, state_len: u64) -> Self {
-        let mut new = Snapshots { taken: 0, threshold: 0, last_ms: 0, at: applied, replayed, state_len, writing: None };
+    /// For a member whose newest snapshot has `state_len` bytes.
+    pub fn new(config: &DriverConfig, group: GroupId, applied: u64, state_len: u64) -> Self {
+        let mut new =
+            Snapshots { taken: 0, threshold: 0, last_ms: 0, at: applied, replayed: 0, state_len, writing: None };
         new.draw_threshold(config, group);
         new
+    }
+
+    /// Whether one is on its way to the disk.
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
     }
 
     fn draw_threshold(&mut self, config: &DriverConfig, group: GroupId) {
         let span = config.snapshot_max_bytes.saturating_sub(config.snapshot_min_bytes).max(1);
         let draw = mix(&[config.seed, config.node.0, group.0, self.taken, 0x736e_6170]);
         self.threshold = config.snapshot_min_bytes + draw % span;
-    }
-}
-
-impl Snapshots {
-    /// Whether one is on its way to the disk.
-    pub fn is_writing(&self) -> bool {
-        self.writing.is_some()
     }
 }
 
@@ -87,7 +86,7 @@ impl<M: StateMachine> Group<M> {
         self.snapshots.draw_threshold(&shared.config, self.id);
     }
 
-    /// An entry was applied.
+    /// So many bytes of entries were applied.
     pub fn count_applied(&mut self, bytes: usize) {
         self.snapshots.replayed += bytes as u64;
     }

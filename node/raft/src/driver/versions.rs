@@ -57,22 +57,25 @@ impl<M: StateMachine> Group<M> {
         (range.min..=range.max).contains(&version)
     }
 
-    /// Appends a version entry when all members of the group are known to support more than it has.
-    pub fn maybe_raise_version(&mut self) {
+    /// The version that a ready leader is to raise its group to: all members are known to support more than it has.
+    pub fn version_to_raise(&self) -> Option<MachineVersion> {
         if self.role != Role::Leader || self.appended_version != self.state.version {
-            return;
+            return None;
         }
         let own = self.state.supported();
         let (mut lowest, mut highest) = (own.start().0, own.end().0);
         for member in self.state.membership.members.iter().filter(|m| m.uid != self.me) {
-            let Some((min, max)) = self.ranges.of(member.uid) else { return };
+            let (min, max) = self.ranges.of(member.uid)?;
             lowest = lowest.max(min);
             highest = highest.min(max);
         }
         let target = MachineVersion(highest);
-        if target <= self.state.version || highest < lowest || self.raw.raft.lead_transferee.is_some() {
-            return;
-        }
+        (target > self.state.version && highest >= lowest && self.raw.raft.lead_transferee.is_none()).then_some(target)
+    }
+
+    /// Appends a version entry where the version is to be raised.
+    pub fn maybe_raise_version(&mut self) {
+        let Some(target) = self.version_to_raise() else { return };
         let entry = Entry { index: 0, term: 0, kind: EntryKind::Version, data: version_data(target) };
         let entry: eraftpb::Entry = wire::entry_to_raft(entry);
         if self.propose_entry(entry).is_some() {

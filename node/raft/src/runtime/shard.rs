@@ -74,10 +74,9 @@ impl Verdicts {
     /// Adds one. Of each node the last two are enough to tell a restart.
     pub fn push(&self, node: NodeId, up: bool) {
         let mut waiting = self.0.lock();
-        while waiting.iter().filter(|(n, _)| *n == node).count() >= 2 {
-            if let Some(oldest) = waiting.iter().position(|(n, _)| *n == node) {
-                waiting.remove(oldest);
-            }
+        let mut of_node = waiting.iter().enumerate().filter(|(_, (n, _))| *n == node).map(|(at, _)| at);
+        if let (Some(oldest), Some(_)) = (of_node.next(), of_node.next()) {
+            waiting.remove(oldest);
         }
         waiting.push((node, up));
     }

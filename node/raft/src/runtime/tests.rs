@@ -147,12 +147,15 @@ fn counter() -> (Counter, Arc<AtomicU64>) {
 
 impl Three {
     async fn leader(&self) -> &Host<Counter> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            if let Some(host) = self.hosts.iter().find(|h| h.role(GROUP) == Some(Role::Leader)) {
-                return host;
-            }
-            assert!(Instant::now() < deadline, "no leader");
+        let leads = || self.hosts.iter().find(|h| h.role(GROUP) == Some(Role::Leader));
+        self.until("one leads", || leads().is_some()).await;
+        leads().expect("just seen")
+    }
+
+    async fn until(&self, what: &str, done: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !done() {
+            assert!(Instant::now() < deadline, "{what}: not in time");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -190,6 +193,23 @@ async fn three_hosts_elect_replicate_read_and_hand_leadership_over() {
     three.hosts[0].remove_group(GROUP).await.expect("removed");
     assert!(!three.hosts[0].has_group(GROUP));
     assert!(three.hosts[0].wait_applied(GROUP, 1 << 40).await.is_err());
+    three.shutdown();
+}
+
+/// Threads and timers too: shards whose groups all sleep are not ticked, and still hear of requests and verdicts.
+#[tokio::test]
+async fn a_group_without_work_sleeps_until_a_request_or_a_verdict_wakes_it() {
+    let three = three().await;
+    let leader = three.leader().await.clone();
+    let asleep = || three.hosts.iter().all(|h| h.status(GROUP).is_some_and(|s| s.asleep));
+    three.until("all sleep", asleep).await;
+    leader.send(GROUP, Bytes::from_static(b"x")).expect("room");
+    three.until("all have it", || three.applied.iter().all(|a| a.load(Ordering::Acquire) == 1)).await;
+    three.until("all sleep again", asleep).await;
+    leader.shutdown();
+    let others = || three.hosts.iter().filter(|h| h.node() != leader.node());
+    others().for_each(|host| host.peer_down(leader.node()));
+    three.until("another leads", || others().any(|h| h.role(GROUP) == Some(Role::Leader))).await;
     three.shutdown();
 }
 

@@ -102,6 +102,9 @@ pub enum TransportError {
     /// The address or the admin socket could not be opened.
     #[error("cannot listen on {0}: {1}")]
     Listen(String, std::io::Error),
+    /// A thread could not be made.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
     /// The configuration contradicts itself.
     #[error("{0}")]
     Config(&'static str),
@@ -166,7 +169,7 @@ impl Transport {
         }
         let mut start = [0; 8];
         getrandom::fill(&mut start).map_err(|_| TransportError::Config("the system gives no random bytes"))?;
-        let threads = Threads::start().map_err(|e| TransportError::Listen("a thread".into(), e))?;
+        let threads = Threads::start().map_err(TransportError::Thread)?;
         let listeners = serve::Listeners::bind(config.listen, config.unix_socket.as_deref())?;
         let (events, _) = broadcast::channel(EVENTS);
         let inner = Arc::new(Inner {
@@ -406,8 +409,8 @@ impl Inner {
                     break false;
                 }
             };
-            next = Instant::now() + if leads { BEAT_INTERVAL } else { BEAT_INTERVAL + FOLLOWS_LATER };
             let now = Instant::now();
+            next = now + if leads { BEAT_INTERVAL } else { BEAT_INTERVAL + FOLLOWS_LATER };
             let late = now.saturating_duration_since(last).saturating_sub(BEAT_INTERVAL);
             // Scheduling noise is part of what the detector measures; a suspended process is not.
             let stalled = if late > BEAT_INTERVAL { late } else { Duration::ZERO };

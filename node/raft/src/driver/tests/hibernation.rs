@@ -192,3 +192,17 @@ fn few_groups_stand_for_election_at_once() {
     c.run(10_000);
     assert_eq!(c.leader(), None, "no election is allowed");
 }
+
+/// A group that takes the place of one that was just removed is ticked once a tick, not twice.
+#[test]
+fn a_group_made_in_another_ones_place_keeps_its_pace() {
+    let mut c = Cluster::new(1, 1, 12, plain);
+    c.wait_leader();
+    c.driver(0).remove_group(GROUP);
+    c.create(0, 1, false);
+    let created = c.now;
+    c.run_until(10_000, |c| c.leader().is_some());
+    // Ten ticks at least; the first comes at once or up to 100 ms later.
+    let ticks = (c.now - created) / 100 + 1;
+    assert!(ticks >= 10, "it stood after {ticks} ticks, before an election timeout");
+}
