@@ -15,10 +15,15 @@ pub struct Load {
 impl Load {
     /// Starts publishers and consumers on a queue of that name and waits until messages flow.
     pub fn start(cluster: &Cluster, queue: &str) -> Load {
+        Load::start_on(cluster, queue, &cluster.ports())
+    }
+
+    /// The same, with clients on the nodes of these AMQP ports only, separated by commas.
+    pub fn start_on(cluster: &Cluster, queue: &str, ports: &str) -> Load {
         let history = cluster.folder().join(format!("{queue}.jsonl"));
         let stop_file = cluster.folder().join(format!("{queue}.stop"));
         let program = Program::python("load.py")
-            .arg("--ports", cluster.ports())
+            .arg("--ports", ports)
             .arg("--history", history.display())
             .arg("--stop-file", stop_file.display())
             .arg("--queue", queue)

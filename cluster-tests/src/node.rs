@@ -221,6 +221,13 @@ impl Node {
         }
     }
 
+    /// Changes the stopped node's configuration file: it counts from the next start on.
+    pub fn configure(&self, change: impl FnOnce(String) -> String) {
+        let path = self.folder.join("warren.conf");
+        let text = fs::read_to_string(&path).expect("the configuration can be read");
+        fs::write(&path, change(text)).expect("the configuration can be written");
+    }
+
     /// Runs `warren ctl` against this node.
     pub fn ctl(&self, arguments: &[&str]) -> Output {
         self.command()

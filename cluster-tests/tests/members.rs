@@ -5,7 +5,7 @@ use std::time::Duration;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::Value;
-use warren_cluster_tests::{Cluster, Load, Node, Stop, amqp, wait_for};
+use warren_cluster_tests::{Cluster, Load, Node, Setup, Stop, amqp, wait_for};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -130,6 +130,74 @@ fn queues_grow_shrink_and_are_rebalanced() {
     assert_eq!(exit(&cluster[0], &["add_member", "a0", "nobody@localhost"]), 69);
     assert_eq!(exit(&cluster[0], &["add_member", "nothing", &second]), 65);
     assert_eq!(exit(&cluster[0], &["grow", &second, "some"]), 65);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[1]).await.unwrap();
+        for name in &names {
+            assert_eq!(amqp::ready(&channel, name).await.unwrap(), 1, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_node_is_added_to_a_cluster_under_load_and_an_old_one_leaves_without_a_failed_publish() {
+    let mut cluster = Setup::new().lay_out(4);
+    for index in 0..3 {
+        // The cluster is formed without knowing of the fourth.
+        cluster[index].configure(|text| {
+            let kept = text.lines().filter(|line| !line.starts_with("cluster_formation.classic_config.nodes.4"));
+            kept.flat_map(|line| [line, "\n"]).collect()
+        });
+        cluster[index].start();
+    }
+    cluster.wait_ready();
+    // Clients are on the nodes that stay.
+    let ports = format!("{},{}", cluster[1].amqp_port(), cluster[2].amqp_port());
+    let load = Load::start_on(&cluster, "served", &ports);
+    let others: Vec<String> = (0..20).map(|n| format!("other{n}")).collect();
+    declare_with_one_member(&cluster[0], &others);
+    let [old, new] = [0, 3].map(|index| cluster[index].name().to_owned());
+
+    cluster.restart(3);
+    let grown = cluster[1].ctl_rows(&["grow", &new, "all"]).expect("the verb succeeds");
+    assert!(grown.len() == 21 && grown.iter().all(|row| row["result"] == "ok"), "{grown:?}");
+    wait_settled(&cluster[1], "served", 4);
+    for queue in &others {
+        wait_settled(&cluster[1], queue, 2);
+    }
+    wait_for("the new members to have caught up", SOON, || {
+        (exit(&cluster[3], &["check_if_new_quorum_queue_replicas_have_finished_initial_sync"]) == 0).then_some(())
+    });
+    let gone = cluster[1].ctl_rows(&["shrink", &old]).expect("the verb succeeds");
+    assert!(gone.len() == 21 && gone.iter().all(|row| row["result"] == "ok"), "{gone:?}");
+    wait_for("the old node to be dispensable", SOON, || {
+        (exit(&cluster[0], &["check_if_node_is_quorum_critical"]) == 0).then_some(())
+    });
+    cluster[0].stop(Stop::Terminate);
+    std::thread::sleep(Duration::from_secs(3));
+    let verdict = load.finish();
+    assert!(verdict.number("confirmed") > 1_000.0);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[3]).await.unwrap();
+        for queue in &others {
+            assert_eq!(amqp::ready(&channel, queue).await.unwrap(), 1, "{queue}");
+        }
+    });
+}
+
+#[test]
+fn queues_with_too_few_members_get_more_by_themselves_where_that_is_asked_for() {
+    let mut cluster = Setup::new()
+        .line("quorum_queue.continuous_membership_reconciliation.enabled = true")
+        .line("quorum_queue.continuous_membership_reconciliation.target_group_size = 3")
+        .line("quorum_queue.continuous_membership_reconciliation.interval = 2s")
+        .line("quorum_queue.continuous_membership_reconciliation.trigger_interval = 500ms")
+        .start(3);
+    let names: Vec<String> = (0..4).map(|n| format!("few{n}")).collect();
+    declare_with_one_member(&cluster[0], &names);
+    for name in &names {
+        wait_settled(&cluster[1], name, 3);
+    }
+    cluster[0].stop(Stop::Kill);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let (_connection, channel) = amqp::confirm_channel(&cluster[1]).await.unwrap();
         for name in &names {

@@ -14,6 +14,7 @@ use warren_broker::start::StartError;
 use warren_broker::{Broker, Limits, NodeConfig, Retry};
 use warren_metastore::records::{Cluster, QueueKind};
 use warren_proto::amqp091::{FieldTable, FieldValue, Tuning};
+use warren_proto::ids::MachineVersion;
 use warren_raft::log_store::StoreError;
 
 use crate::admin::Admin;
@@ -280,6 +281,8 @@ impl Server {
                 queues: count(settings.limits.queues),
                 exchanges: count(settings.limits.exchanges),
             },
+            machine_version: MachineVersion(settings.queues.machine_version),
+            reconciliation: settings.queues.reconciliation.clone(),
             quorum_size: u32::try_from(settings.queues.initial_cluster_size).unwrap_or(u32::MAX),
             default_queue_type: match settings.queues.default_type {
                 QueueType::Classic => QueueKind::Classic,

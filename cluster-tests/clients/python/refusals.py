@@ -18,7 +18,6 @@ NOT_YET = {
 NOT_YET_CLASSIC = {"x-max-priority": 5, "x-queue-master-locator": "client-local"}
 NOT_YET_QUORUM = {
     "x-dead-letter-strategy": "at-least-once",
-    "x-quorum-target-group-size": 3,
     "x-member-placement-tag": "a",
     "x-delayed-retry-type": "all",
     "x-delayed-retry-min": 1,

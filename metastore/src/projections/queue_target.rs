@@ -52,6 +52,11 @@ impl QueueTarget {
         self.record.load().members.clone()
     }
 
+    /// Looks at each of the newest list of members.
+    pub fn with_members(&self, look: impl FnMut(&Member)) {
+        self.record.load().members.iter().for_each(look);
+    }
+
     /// Takes in a new record of the same queue; false where it needs a new target.
     pub(super) fn update(&self, record: &Arc<Stored<Queue>>) -> bool {
         let same = self.create_revision == record.create_revision

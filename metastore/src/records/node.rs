@@ -21,6 +21,8 @@ pub struct Node {
     pub incarnation: Incarnation,
     /// Where peers reach it: `host:port`.
     pub address: String,
+    /// The newest machine version of quorum queues that its binary supports; 0 where it did not say.
+    pub machine_version: u16,
     /// See [`Unknown`].
     pub unknown: Unknown,
 }
@@ -35,6 +37,8 @@ struct Wire {
     incarnation: u64,
     #[prost(string, tag = "4")]
     address: String,
+    #[prost(uint32, tag = "5")]
+    machine_version: u32,
 }
 
 impl Record for Node {
@@ -47,17 +51,19 @@ impl Record for Node {
             id: self.id.0,
             incarnation: self.incarnation.0,
             address: self.address.clone(),
+            machine_version: self.machine_version.into(),
         };
         stored::encode::<Self>(&wire, &self.unknown)
     }
 
     fn decode(payload: &Payload) -> Result<Self, Invalid> {
-        let (wire, unknown) = stored::decode::<Self, Wire>(payload, 4)?;
+        let (wire, unknown) = stored::decode::<Self, Wire>(payload, 5)?;
         Ok(Node {
             name: wire.name.into(),
             id: NodeId(wire.id),
             incarnation: Incarnation(wire.incarnation),
             address: wire.address,
+            machine_version: u16::try_from(wire.machine_version).map_err(|_| Invalid { what: Self::WHAT })?,
             unknown,
         })
     }

@@ -77,6 +77,10 @@ pub struct Queue {
     pub home: NodeId,
     /// The copies of a quorum queue.
     pub members: Vec<Member>,
+    /// Where a quorum queue's leader was when it last looked: a hint, behind what the group knows.
+    pub leader: Option<NodeId>,
+    /// The machine version that a quorum queue's group was founded with; 0 where it is not recorded.
+    pub machine_version: u16,
     /// The user who created it.
     pub user: Arc<str>,
     /// When it was declared, wall clock ms.
@@ -112,6 +116,10 @@ struct Wire {
     user: String,
     #[prost(uint64, tag = "12")]
     created_ms: u64,
+    #[prost(fixed64, optional, tag = "13")]
+    leader: Option<u64>,
+    #[prost(uint32, tag = "14")]
+    machine_version: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -168,12 +176,14 @@ impl Record for Queue {
             members: self.members.iter().map(member).collect(),
             user: self.user.to_string(),
             created_ms: self.created_ms,
+            leader: self.leader.map(|node| node.0),
+            machine_version: self.machine_version.into(),
         };
         stored::encode::<Self>(&wire, &self.unknown)
     }
 
     fn decode(payload: &Payload) -> Result<Self, Invalid> {
-        let (wire, unknown) = stored::decode::<Self, Wire>(payload, 12)?;
+        let (wire, unknown) = stored::decode::<Self, Wire>(payload, 14)?;
         let owner = |owner: WireOwner| SessionOwner {
             node: NodeId(owner.node),
             incarnation: owner.incarnation,
@@ -202,6 +212,8 @@ impl Record for Queue {
             members: wire.members.iter().map(member).collect(),
             user: wire.user.into(),
             created_ms: wire.created_ms,
+            leader: wire.leader.map(NodeId),
+            machine_version: u16::try_from(wire.machine_version).map_err(|_| Invalid { what: Self::WHAT })?,
             unknown,
         })
     }

@@ -53,6 +53,8 @@ fn records_survive_their_encoding_and_keep_fields_that_they_do_not_know() {
         members: vec![Member { uid: MemberUid(4), node: NodeId(5), node_incarnation: Incarnation(6), joined: true }],
         arguments: FieldTable::new().with("x-max-length", 5i64).to_bytes()[..].into(),
         created_ms: 8,
+        leader: Some(NodeId(5)),
+        machine_version: 2,
         kind: QueueKind::Quorum,
         ..queue("q")
     };

@@ -23,3 +23,4 @@ pub use node::{Broker, LeaderLocator, Limits, NodeConfig, Retry};
 pub use queue::protocol::{QueuedMessage, Settlement};
 pub use session::registry::{CloseReason, EventReceiver, EventSender, SessionEvent};
 pub use session::{ConsumerSpec, Delivered, Output, Session};
+pub use warren_queues::quorum::SUPPORTED as MACHINE_VERSIONS;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{QueueKind, User};
-use warren_proto::ids::{NodeId, SessionRef};
+use warren_proto::ids::{MachineVersion, NodeId, SessionRef};
 use warren_raft::driver::GroupStatus;
-use warren_raft::log_store::MemberRole;
+use warren_raft::log_store::{LogStore, MemberRole, StoreFigures};
 use warren_raft::machine::EntryReader;
 use warren_raft::runtime::Host;
 
@@ -20,6 +20,7 @@ use crate::cluster::identity_file::Cluster;
 use crate::connections::Connections;
 use crate::error::BrokerError;
 use crate::metadata::Metadata;
+use crate::operations::reconcile::Reconciliation;
 use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, QuorumMachine};
 use crate::queue::links::Links;
@@ -95,6 +96,10 @@ pub struct NodeConfig {
     pub leader_locator: LeaderLocator,
     /// Limits on what clients may create.
     pub limits: Limits,
+    /// The newest machine version of quorum queues that this node supports.
+    pub machine_version: MachineVersion,
+    /// Whether and how quorum queues get the members that they lack.
+    pub reconciliation: Reconciliation,
     /// Members of a new quorum queue.
     pub quorum_size: u32,
     /// Queue type where neither the client nor the vhost names one.
@@ -132,8 +137,12 @@ pub struct Broker {
     pub(crate) classic: Arc<ClassicHost>,
     pub(crate) transport: warren_raft::transport::Transport,
     pub(crate) entries: Arc<dyn EntryReader>,
+    /// Of the metadata and of the queues.
+    pub(crate) stores: [Arc<dyn LogStore>; 2],
     pub(crate) started: Instant,
     pub(crate) stranger: User,
+    /// Something happened that may let a queue have a member that it lacks.
+    pub(crate) may_grow: Arc<tokio::sync::Notify>,
     /// Exclusive queues by the connection of this node that owns them.
     pub(crate) exclusive: parking_lot::Mutex<HashMap<u64, Vec<Arc<QueueTarget>>>>,
 }
@@ -199,6 +208,13 @@ impl Broker {
         Arc::clone(&self.entries)
     }
 
+    /// What the databases of the metadata and of the queues take.
+    pub async fn store_figures(&self) -> [StoreFigures; 2] {
+        let stores = self.stores.clone();
+        let asked = tokio::task::spawn_blocking(move || stores.map(|store| store.figures()));
+        asked.await.unwrap_or_default()
+    }
+
     /// The node to ask about a queue: its leader as this node knows it, else its members in turn.
     pub fn find_leader(&self, target: &QueueTarget, member: &mut usize) -> Option<NodeId> {
         if target.kind == QueueKind::Classic {
@@ -214,6 +230,14 @@ impl Broker {
             return None;
         }
         let members = target.members();
+        // Where its leader was when it last looked.
+        if *member == 0
+            && let Some(leader) = target.record().leader.filter(|node| *node != self.me && self.links.is_up(*node))
+        {
+            // Not 0, so that it is asked once.
+            *member = members.len() + members.iter().position(|m| m.node == leader).unwrap_or_default();
+            return Some(leader);
+        }
         for _ in 0..members.len() {
             *member = (*member + 1) % members.len();
             let node = members[*member].node;

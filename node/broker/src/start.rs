@@ -13,6 +13,7 @@ use warren_metastore::records::{self, Queue, QueueKind, User, Vhost};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId};
 use warren_proto::peer;
+use warren_queues::quorum::{LATEST, SUPPORTED};
 use warren_raft::driver::{Event, GroupSpec, MemberChange, StopReason};
 use warren_raft::log_store::{LogStore, Member, MemberRole, StoreError};
 use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
@@ -29,7 +30,7 @@ use crate::connections::Connections;
 use crate::metadata::{MetaMachine, Metadata, WriteError};
 use crate::node::{Broker, NodeConfig};
 use crate::operations::members::ORDER;
-use crate::operations::quorum_config;
+use crate::operations::{quorum_config, reconcile};
 use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, GroupRequest, QuorumMachine, refuse};
 use crate::queue::links::{Links, LocalQueues};
@@ -116,6 +117,7 @@ impl Broker {
             me,
             sessions: Arc::clone(&sessions),
             links: Arc::clone(&links),
+            supported: *SUPPORTED.start()..=config.machine_version.min(LATEST),
             is_deleted: Box::new(move |group| !deleted.has_queue(group)),
         });
         let (meta_store, queue_store) = open_stores(&config).await?;
@@ -178,8 +180,10 @@ impl Broker {
             classic,
             transport: transport.clone(),
             entries,
+            stores: [Arc::clone(&meta_store), Arc::clone(&queue_store)],
             started: Instant::now(),
             stranger: access::stranger(),
+            may_grow: Arc::default(),
             exclusive: parking_lot::Mutex::default(),
             config,
         });
@@ -193,6 +197,7 @@ impl Broker {
         broker.delete_own_dead_queues().await;
         broker.compare_queues().await;
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
+        tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
         tokio::spawn(delete_abandoned(Arc::downgrade(&broker), left));
         tokio::spawn(housekeep(Arc::downgrade(&broker), vec![meta_store, queue_store]));
         progress("running");
@@ -226,6 +231,7 @@ impl Broker {
             id: self.me,
             incarnation: Incarnation(self.incarnation),
             address: self.config.peer_address.clone(),
+            machine_version: self.config.machine_version.0,
             ..records::Node::default()
         };
         self.metadata.write(record.put()).await?;
@@ -563,13 +569,14 @@ impl Broker {
             return Ok(());
         }
         self.transport.set_peer(node, &request.name, &request.address);
-        let old: Vec<MemberUid> = status.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid).collect();
-        for uid in old {
-            tracing::info!(name = request.name, %uid, "the node comes back without its data: its old member is removed");
-            host.change_members(GroupId::METADATA, vec![MemberChange::Remove(uid)]).await.map_err(|e| e.to_string())?;
+        let old = status.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid);
+        let mut change: Vec<MemberChange> = old.map(MemberChange::Remove).collect();
+        if !change.is_empty() {
+            tracing::info!(name = request.name, "the node comes back without its data: its old member is replaced");
         }
-        let member = Member { uid: MemberUid(request.uid), node, role: MemberRole::Promotable { target: 0 } };
-        host.change_members(GroupId::METADATA, vec![MemberChange::Add(member)]).await.map_err(|e| e.to_string())
+        let role = MemberRole::Promotable { target: 0 };
+        change.push(MemberChange::Add(Member { uid: MemberUid(request.uid), node, role }));
+        host.change_members(GroupId::METADATA, change).await.map_err(|e| e.to_string())
     }
 }
 
@@ -622,6 +629,7 @@ impl Broker {
                 self.queues.peer_up(node);
                 self.tell_groups(|| GroupRequest::NodeUp(node));
                 self.sessions.node_up(node);
+                self.may_grow.notify_one();
             }
             PeerEvent::Down(node) => {
                 tracing::warn!(%node, "peer is down");

@@ -157,6 +157,17 @@ pub enum StoreError {
     Corrupt(String),
 }
 
+/// What a store takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreFigures {
+    /// Bytes of its files, all together.
+    pub disk_bytes: u64,
+    /// Bytes of what it keeps in memory: tables not yet written out, index, cache.
+    pub memory_bytes: u64,
+    /// Segments of the log that hold something.
+    pub segments: u64,
+}
+
 /// Where the logs of many groups live.
 pub trait LogStore: Send + Sync + 'static {
     /// Every local member, for recovery. Called once, before anything else.
@@ -180,6 +191,11 @@ pub trait LogStore: Send + Sync + 'static {
     /// Writes live entries of a snapshot that is being received; invisible until [`Write::Install`] of that snapshot.
     /// Called from another thread than [`write`](Self::write), at any time.
     fn stage(&self, group: GroupId, snapshot_index: u64, entries: &[Entry]) -> Result<(), StoreError>;
+
+    /// What the store takes, for whoever watches the node.
+    fn figures(&self) -> StoreFigures {
+        StoreFigures::default()
+    }
 
     /// Work that may be done now and then off the hot path: dropping dead segments, closing an idle open one.
     fn maintain(&self) -> Result<(), StoreError> {

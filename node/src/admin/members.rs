@@ -16,7 +16,7 @@ use warren_proto::ids::{GroupId, NodeId};
 use warren_raft::log_store::MemberRole;
 
 use super::protocol::{Code, Refusal, Request, Row};
-use super::{Answer, Outcome, at_once, done, peers, queues, row};
+use super::{Answer, Outcome, Progress, at_once, done, groups, peers, queues, row};
 
 /// Queues worked on at once.
 const AT_ONCE: usize = 64;
@@ -33,6 +33,9 @@ impl From<MemberError> for Refusal {
             | MemberError::NodeNotRunning(_)
             | MemberError::LastNode
             | MemberError::NonVoters
+            | MemberError::NoMemberHere
+            | MemberError::TooOld(_)
+            | MemberError::HasLeader
             | MemberError::NotVoter => Code::Unavailable,
         };
         Refusal::new(code, error.to_string())
@@ -70,7 +73,7 @@ pub async fn transfer(broker: &Broker, request: &Request) -> Outcome {
 }
 
 /// Quorum queues whose vhosts and names match the request's patterns.
-fn matching(broker: &Broker, request: &Request) -> Result<Vec<Arc<QueueTarget>>, Refusal> {
+pub(super) fn matching(broker: &Broker, request: &Request) -> Result<Vec<Arc<QueueTarget>>, Refusal> {
     let pattern = |name: &str| {
         let text = request.text(name);
         let text = if text.is_empty() { ".*" } else { text };
@@ -89,12 +92,14 @@ async fn change_all<F>(
     broker: &Arc<Broker>,
     targets: Vec<Arc<QueueTarget>>,
     errors_only: bool,
+    progress: &Progress,
     change: impl Fn(Arc<Broker>, Arc<QueueTarget>) -> F,
 ) -> Outcome
 where
     F: Future<Output = Result<(), MemberError>> + Send + 'static,
 {
-    let outcomes = at_once(AT_ONCE, targets.iter().cloned(), |target| change(Arc::clone(broker), target)).await;
+    let outcomes =
+        at_once(AT_ONCE, targets.iter().cloned(), progress, |target| change(Arc::clone(broker), target)).await;
     let mut rows = Vec::new();
     for (target, outcome) in targets.iter().zip(outcomes) {
         let outcome = outcome.unwrap_or(Err(MemberError::Timeout));
@@ -127,13 +132,13 @@ fn strategy(request: &Request) -> Result<bool, Refusal> {
 }
 
 /// `grow`.
-pub async fn grow(broker: &Arc<Broker>, request: &Request) -> Outcome {
+pub async fn grow(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
     let (even, part) = (strategy(request)?, part(request)?);
     let name = request.text("member").to_owned();
     let node = broker.running_node(&name)?.id;
     let mut targets = matching(broker, request)?;
     targets.retain(|t| !is_member(t, node) && (!even || t.members().len().is_multiple_of(2)));
-    change_all(broker, targets, request.flag("errors-only"), move |broker, target| {
+    change_all(broker, targets, request.flag("errors-only"), progress, move |broker, target| {
         let name = name.clone();
         async move {
             broker.check_settled(&target).await?;
@@ -144,7 +149,7 @@ pub async fn grow(broker: &Arc<Broker>, request: &Request) -> Outcome {
 }
 
 /// `grow_to_count`.
-pub async fn grow_to_count(broker: &Arc<Broker>, request: &Request) -> Outcome {
+pub async fn grow_to_count(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
     let (even, part) = (strategy(request)?, part(request)?);
     let count: usize = request.text("count").parse().ok().filter(|count| *count > 0).ok_or_else(|| {
         Refusal::new(Code::Invalid, format!("the count is a number above 0, not `{}`", request.text("count")))
@@ -153,7 +158,7 @@ pub async fn grow_to_count(broker: &Arc<Broker>, request: &Request) -> Outcome {
     let count = count.min(up.len());
     let mut targets = matching(broker, request)?;
     targets.retain(|t| t.members().len() < count && (!even || t.members().len().is_multiple_of(2)));
-    change_all(broker, targets, request.flag("errors-only"), move |broker, target| {
+    change_all(broker, targets, request.flag("errors-only"), progress, move |broker, target| {
         let up = up.clone();
         async move {
             for (_, name) in up.iter().filter(|(node, _)| !is_member(&target, *node)) {
@@ -176,22 +181,39 @@ fn up_nodes(broker: &Broker) -> Vec<(NodeId, String)> {
 }
 
 /// `shrink`.
-pub async fn shrink(broker: &Arc<Broker>, request: &Request) -> Outcome {
+pub async fn shrink(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
     let name = request.text("member").to_owned();
     let node = NodeId::of_name(&name);
     let mut targets = matching(broker, request)?;
     targets.retain(|t| is_member(t, node));
-    change_all(broker, targets, request.flag("errors-only"), move |broker, target| {
+    change_all(broker, targets, request.flag("errors-only"), progress, move |broker, target| {
         let name = name.clone();
         async move { broker.delete_member(&target, &name).await }
     })
     .await
 }
 
+/// `force_shrink`: this node's members are made the only ones of queues that have lost their majority.
+pub async fn force_shrink(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
+    if !request.flag("i-accept-data-loss") {
+        return Err(Refusal::new(
+            Code::Invalid,
+            "what only the lost members had is lost, and their data is deleted if their nodes come back: say \
+             --i-accept-data-loss if that is meant",
+        ));
+    }
+    let mut targets = matching(broker, request)?;
+    targets.retain(|t| is_member(t, broker.me()) && t.members().len() > 1);
+    change_all(broker, targets, request.flag("errors-only"), progress, |broker, target| async move {
+        broker.force_shrink(&target).await
+    })
+    .await
+}
+
 /// `force_checkpoint`: every member takes a snapshot.
-pub async fn force_checkpoint(broker: &Arc<Broker>, request: &Request) -> Outcome {
+pub async fn force_checkpoint(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
     let targets = matching(broker, request)?;
-    let results = at_once(AT_ONCE, targets.iter().cloned(), |target| {
+    let results = at_once(AT_ONCE, targets.iter().cloned(), progress, |target| {
         let broker = Arc::clone(broker);
         async move { checkpoint(&broker, &target).await }
     });
@@ -284,7 +306,7 @@ impl Drop for Turn {
 }
 
 /// `rebalance`.
-pub async fn rebalance(broker: &Arc<Broker>, request: &Request) -> Outcome {
+pub async fn rebalance(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
     match request.text("type") {
         "all" | "quorum" => {}
         // There are no streams to rebalance, and classic queues have one place.
@@ -295,13 +317,13 @@ pub async fn rebalance(broker: &Arc<Broker>, request: &Request) -> Outcome {
         }
     }
     match broker.metadata().leader() {
-        Some(leader) if leader == broker.me() => rebalance_here(broker, request).await,
+        Some(leader) if leader == broker.me() => rebalance_here(broker, request, progress).await,
         Some(leader) => peers::forward(broker, leader, "rebalance", request).await,
         None => Err(Refusal::new(Code::Timeout, "the metadata store has no leader")),
     }
 }
 
-async fn rebalance_here(broker: &Arc<Broker>, request: &Request) -> Outcome {
+async fn rebalance_here(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
     let busy = || Refusal::new(Code::Unavailable, "rebalance_in_progress: another rebalance is running");
     let _turn = Turn::take().ok_or_else(busy)?;
     let targets = matching(broker, request)?;
@@ -309,7 +331,7 @@ async fn rebalance_here(broker: &Arc<Broker>, request: &Request) -> Outcome {
     let leaders = leaders(broker, &targets).await;
     let most = targets.len().div_ceil(nodes.len().max(1));
     let moves = plan(&targets, &leaders, &nodes, most);
-    at_once(TRANSFERS_AT_ONCE, moves, |(at, to)| {
+    at_once(TRANSFERS_AT_ONCE, moves, progress, |(at, to)| {
         let (broker, target) = (Arc::clone(broker), Arc::clone(&targets[at]));
         async move {
             if let Err(error) = broker.transfer_leadership(&target, &to).await {
@@ -319,7 +341,7 @@ async fn rebalance_here(broker: &Arc<Broker>, request: &Request) -> Outcome {
     })
     .await;
     let mut counts: BTreeMap<String, u64> = nodes.iter().map(|(_, name)| (name.clone(), 0)).collect();
-    for leader in self::leaders(broker, &targets).await.into_iter().flatten() {
+    for (leader, _) in self::leaders(broker, &targets).await.into_iter().flatten() {
         *counts.entry(peers::name(broker, leader)).or_default() += 1;
     }
     let rows: Vec<Row> = counts
@@ -329,18 +351,22 @@ async fn rebalance_here(broker: &Arc<Broker>, request: &Request) -> Outcome {
     Ok(Answer::Rows(rows))
 }
 
-async fn leaders(broker: &Arc<Broker>, targets: &[Arc<QueueTarget>]) -> Vec<Option<NodeId>> {
-    let asking = at_once(AT_ONCE, targets.iter().cloned(), |target| {
-        let broker = Arc::clone(broker);
-        async move { broker.queue_leader(&target).await }
-    });
-    asking.await.into_iter().map(Option::flatten).collect()
+/// Where each queue's leader is, and how long its log is.
+async fn leaders(broker: &Broker, targets: &[Arc<QueueTarget>]) -> Vec<Option<(NodeId, u64)>> {
+    let groups = groups::everywhere(broker).await;
+    let leader = |target: &Arc<QueueTarget>| {
+        let members = groups.get(&target.group)?;
+        // One that has just been elected counts where nobody leads yet.
+        let of = |state: &str| members.iter().find(|(_, m)| m.state == state);
+        of(groups::LEADER).or_else(|| of(groups::ELECTED)).map(|(node, m)| (*node, m.log))
+    };
+    targets.iter().map(leader).collect()
 }
 
 /// Which queues' leaders go where, so that no node leads more than `most`.
 fn plan(
     targets: &[Arc<QueueTarget>],
-    leaders: &[Option<NodeId>],
+    leaders: &[Option<(NodeId, u64)>],
     nodes: &[(NodeId, String)],
     most: usize,
 ) -> Vec<(usize, String)> {
@@ -350,14 +376,23 @@ fn plan(
     moves.into_iter().filter_map(|(at, to)| Some((at, name(to)?))).collect()
 }
 
-fn moves(members: &[Vec<NodeId>], leaders: &[Option<NodeId>], nodes: &[NodeId], most: usize) -> Vec<(usize, NodeId)> {
+fn moves(
+    members: &[Vec<NodeId>],
+    leaders: &[Option<(NodeId, u64)>],
+    nodes: &[NodeId],
+    most: usize,
+) -> Vec<(usize, NodeId)> {
     let mut counts: HashMap<NodeId, usize> = nodes.iter().map(|node| (*node, 0)).collect();
-    for leader in leaders.iter().flatten() {
+    for (leader, _) in leaders.iter().flatten() {
         *counts.entry(*leader).or_default() += 1;
     }
+    // Those with the shortest logs move first: it costs least.
+    let mut order: Vec<(u64, usize)> =
+        leaders.iter().enumerate().filter_map(|(at, leader)| leader.map(|(_, log)| (log, at))).collect();
+    order.sort_unstable();
     let mut moves = Vec::new();
-    for (at, leader) in leaders.iter().enumerate() {
-        let Some(leader) = leader else { continue };
+    for (_, at) in order {
+        let Some((leader, _)) = &leaders[at] else { continue };
         let load = counts.get(leader).copied().unwrap_or_default();
         let to = members[at].iter().filter(|node| nodes.contains(*node)).min_by_key(|node| (counts[*node], **node));
         // One that is over the limit gives to whoever is below it, or clearly has less.
@@ -380,27 +415,39 @@ mod tests {
     const B: NodeId = NodeId(2);
     const C: NodeId = NodeId(3);
 
-    fn after(leaders: &[Option<NodeId>], moves: &[(usize, NodeId)]) -> Vec<usize> {
-        let mut leaders = leaders.to_vec();
+    fn after(leaders: &[Option<(NodeId, u64)>], moves: &[(usize, NodeId)]) -> Vec<usize> {
+        let mut leaders: Vec<_> = leaders.iter().map(|leader| leader.map(|(node, _)| node)).collect();
         for (at, to) in moves {
             leaders[*at] = Some(*to);
         }
         [A, B, C].iter().map(|node| leaders.iter().filter(|l| **l == Some(*node)).count()).collect()
     }
 
+    fn led_by(node: NodeId) -> Option<(NodeId, u64)> {
+        Some((node, 0))
+    }
+
+    #[test]
+    fn the_leaders_with_the_shortest_logs_move() {
+        let members = vec![vec![A, B]; 4];
+        let leaders: Vec<_> = [40, 10, 30, 20].into_iter().map(|log| Some((A, log))).collect();
+        let moved: Vec<usize> = moves(&members, &leaders, &[A, B], 2).into_iter().map(|(at, _)| at).collect();
+        assert_eq!(moved, [1, 3]);
+    }
+
     #[test]
     fn leaders_of_one_node_are_spread_over_all() {
         let members = vec![vec![A, B, C]; 30];
-        let leaders = vec![Some(A); 30];
+        let leaders = vec![led_by(A); 30];
         let moves = moves(&members, &leaders, &[A, B, C], 10);
         assert_eq!(after(&leaders, &moves), [10, 10, 10]);
-        assert!(super::moves(&members, &[Some(A), Some(B), Some(C)].repeat(10), &[A, B, C], 10).is_empty());
+        assert!(super::moves(&members, &[A, B, C].map(led_by).repeat(10), &[A, B, C], 10).is_empty());
     }
 
     #[test]
     fn a_leader_goes_only_where_its_queue_has_a_member_that_runs() {
         let members = vec![vec![A, B], vec![A, B], vec![A], vec![A, C]];
-        let leaders = vec![Some(A); 4];
+        let leaders = vec![led_by(A); 4];
         let moves = moves(&members, &leaders, &[A, B], 2);
         assert_eq!(after(&leaders, &moves), [2, 2, 0]);
     }

@@ -5,7 +5,9 @@
 
 mod clients;
 mod field_json;
+mod groups;
 mod members;
+mod metrics;
 mod node;
 mod peers;
 pub mod protocol;
@@ -18,6 +20,7 @@ mod vhosts;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -27,7 +30,7 @@ use warren_broker::metadata::WriteError;
 use warren_metastore::tree::{AbortCode, MetaError};
 use warren_raft::transport::{CallHandler, IncomingCall, Replies};
 
-use protocol::{AREA, Code, Refusal, Reply, Request, Row};
+use protocol::{AREA, Code, PROGRESS, Refusal, Reply, Request, Row};
 use state::NodeState;
 
 /// Rows in one message of an answer.
@@ -69,7 +72,8 @@ impl CallHandler for Admin {
                 replies.fail(Code::Unavailable.word(), text).await;
                 return;
             }
-            match answer(&self.0, verb, &request).await {
+            let progress = Progress::new(&request, &replies);
+            match answer(&self.0, verb, &request, &progress).await {
                 Ok(Answer::Value(value)) => {
                     send(&replies, &Reply::Ok(value)).await;
                 }
@@ -109,7 +113,7 @@ async fn send(replies: &Replies, reply: &Reply) -> bool {
     }
 }
 
-async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request) -> Outcome {
+async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress: &Progress) -> Outcome {
     // These answer while the node is still starting.
     match verb {
         "ping" => return done(),
@@ -153,13 +157,19 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request) -> Outcom
         "quorum_status" => queues::quorum_status(broker, request).await,
         "add_member" => members::add(broker, request).await,
         "delete_member" => members::delete(broker, request).await,
-        "grow" => members::grow(broker, request).await,
-        "grow_to_count" => members::grow_to_count(broker, request).await,
-        "shrink" => members::shrink(broker, request).await,
-        "rebalance" => members::rebalance(broker, request).await,
+        "grow" => members::grow(broker, request, progress).await,
+        "grow_to_count" => members::grow_to_count(broker, request, progress).await,
+        "shrink" => members::shrink(broker, request, progress).await,
+        "rebalance" => members::rebalance(broker, request, progress).await,
         "transfer_leadership" => members::transfer(broker, request).await,
-        "force_checkpoint" => members::force_checkpoint(broker, request).await,
+        "force_checkpoint" => members::force_checkpoint(broker, request, progress).await,
         "check_if_node_is_quorum_critical" => members::check_critical(broker).await,
+        "force_shrink" => members::force_shrink(broker, request, progress).await,
+        "metrics" => metrics::metrics(broker).await,
+        "versions" => groups::versions(broker, request).await,
+        "check_for_quorum_queues_without_an_elected_leader" => groups::check_leaders(broker, request).await,
+        "check_if_new_quorum_queue_replicas_have_finished_initial_sync" => groups::check_new_replicas(broker),
+        peers::LOCAL_GROUPS => groups::local(broker),
         peers::LOCAL_CHECKPOINT => members::local_checkpoint(broker, request),
         "has_reached_target_cluster_size" => node::has_reached_target_cluster_size(state, broker),
         "list_channels" => clients::list_channels(broker).await,
@@ -174,8 +184,36 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request) -> Outcom
     }
 }
 
+/// Time between two words on how far long work is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// Tells the caller how far long work is, if it wants to know.
+struct Progress(Option<Replies>);
+
+impl Progress {
+    fn new(request: &Request, replies: &Replies) -> Self {
+        Progress(request.flag(PROGRESS).then(|| replies.clone()))
+    }
+
+    /// For work that is done quickly, or for nobody.
+    fn none() -> Self {
+        Progress(None)
+    }
+
+    async fn tell(&self, done: usize, total: usize) {
+        if let Some(replies) = &self.0 {
+            send(replies, &Reply::Progress { done, total }).await;
+        }
+    }
+}
+
 /// Works on all items, so many at a time, and keeps their order. `None` where the work panicked.
-async fn at_once<T, R, F>(most: usize, items: impl IntoIterator<Item = T>, work: impl Fn(T) -> F) -> Vec<Option<R>>
+async fn at_once<T, R, F>(
+    most: usize,
+    items: impl IntoIterator<Item = T>,
+    progress: &Progress,
+    work: impl Fn(T) -> F,
+) -> Vec<Option<R>>
 where
     R: Send + 'static,
     F: Future<Output = R> + Send + 'static,
@@ -191,9 +229,15 @@ where
         });
         results.push(None);
     }
+    let (mut done, mut told) = (0, Instant::now());
     while let Some(ended) = working.join_next().await {
+        done += 1;
         if let Ok((at, result)) = ended {
             results[at] = Some(result);
+        }
+        if told.elapsed() >= PROGRESS_EVERY {
+            told = Instant::now();
+            progress.tell(done, results.len()).await;
         }
     }
     results

@@ -159,7 +159,7 @@ fn disk_free(path: &Path) -> Value {
     }
 }
 
-fn resident_memory() -> Value {
+pub(super) fn resident_memory() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
@@ -265,6 +265,7 @@ pub fn environment(state: &NodeState) -> Outcome {
             "formatter": if output.format == LogFormat::Json { "json" } else { "plaintext" },
         })
     };
+    let reconciliation = &settings.queues.reconciliation;
     let mut all = json!({
         "node": configuration.node.as_str(),
         "data_dir": configuration.data_dir.display().to_string(),
@@ -299,6 +300,12 @@ pub fn environment(state: &NodeState) -> Outcome {
         },
         "quorum_queue.initial_cluster_size": settings.queues.initial_cluster_size,
         "quorum_queue.commands_soft_limit": settings.queues.commands_soft_limit,
+        "quorum_queue.machine_version_limit": settings.queues.machine_version,
+        "quorum_queue.continuous_membership_reconciliation.enabled": reconciliation.enabled,
+        "quorum_queue.continuous_membership_reconciliation.auto_remove": reconciliation.auto_remove,
+        "quorum_queue.continuous_membership_reconciliation.target_group_size": reconciliation.target_size,
+        "quorum_queue.continuous_membership_reconciliation.interval": millis(reconciliation.interval),
+        "quorum_queue.continuous_membership_reconciliation.trigger_interval": millis(reconciliation.trigger_interval),
         "peer.ip": settings.peer.ip.map(|ip| ip.to_string()),
         "peer.port": settings.peer.port,
         "shutdown.timeout": settings.shutdown_timeout.as_secs(),

@@ -20,6 +20,8 @@ pub const LOCAL_CHANNELS: &str = "local_channels";
 pub const LOCAL_CLOSE: &str = "local_close";
 /// A node's member of a Raft group.
 pub const LOCAL_MEMBER: &str = "local_member";
+/// A node's members of quorum queues.
+pub const LOCAL_GROUPS: &str = "local_groups";
 /// Has a node's member of a group take a snapshot.
 pub const LOCAL_CHECKPOINT: &str = "local_checkpoint";
 /// What a node tells about itself for `cluster_status`.
@@ -57,6 +59,7 @@ pub async fn ask(broker: &Broker, nodes: Vec<NodeId>, verb: &str, request: &Requ
                 match serde_json::from_slice(&bytes).ok()? {
                     Reply::Ok(value) => told.value = value,
                     Reply::Rows(rows) => told.rows.extend(rows),
+                    Reply::Progress { .. } => {}
                 }
             }
             Some((node, told))
@@ -84,6 +87,7 @@ pub async fn forward(broker: &Broker, node: NodeId, verb: &str, request: &Reques
         match serde_json::from_slice(&bytes).map_err(unreadable)? {
             Reply::Ok(value) => return Ok(Answer::Value(value)),
             Reply::Rows(more) => rows.extend::<Vec<Row>>(more),
+            Reply::Progress { .. } => {}
         }
     }
     Ok(Answer::Rows(rows))

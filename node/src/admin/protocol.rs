@@ -65,7 +65,17 @@ pub enum Reply {
     Ok(Value),
     /// Rows of a listing.
     Rows(Vec<Row>),
+    /// How far long work is; only to those who asked with [`PROGRESS`].
+    Progress {
+        /// Items done.
+        done: usize,
+        /// Of so many.
+        total: usize,
+    },
 }
+
+/// The argument with which a caller asks for [`Reply::Progress`].
+pub const PROGRESS: &str = "progress";
 
 /// Why a verb was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,14 +10,14 @@ use warren_broker::queue::protocol::QueueStats;
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{Queue, QueueKind, Stored};
 use warren_proto::ids::{GroupId, NodeId};
-use warren_raft::driver::GroupStatus;
+use warren_raft::driver::{GroupStatus, StopReason};
 use warren_raft::log_store::MemberRole;
 use warren_raft::machine::Role;
 
 use super::clients::pid_of;
 use super::field_json::encoded;
 use super::protocol::{Code, Refusal, Request, Row};
-use super::{Answer, Outcome, at_once, no_vhost, peers, row};
+use super::{Answer, Outcome, Progress, at_once, no_vhost, peers, row};
 
 /// Queues asked at once.
 const AT_ONCE: usize = 64;
@@ -76,7 +76,8 @@ fn can_answer(broker: &Broker, target: &QueueTarget) -> bool {
 
 /// Asks queues, at most [`AT_ONCE`] at a time, and keeps their order.
 async fn ask_all(broker: &Arc<Broker>, targets: &[Arc<QueueTarget>], timeout: Duration) -> Vec<Asked> {
-    let asked = at_once(AT_ONCE, targets.iter().cloned(), |target| {
+    let nobody = Progress::none();
+    let asked = at_once(AT_ONCE, targets.iter().cloned(), &nobody, |target| {
         let broker = Arc::clone(broker);
         async move {
             if !can_answer(&broker, &target) {
@@ -290,6 +291,16 @@ fn member_row(broker: &Broker, group: GroupId) -> Option<Row> {
     Some(status_row(broker, &status))
 }
 
+pub(super) fn state_of(status: &GroupStatus) -> &'static str {
+    match (&status.stopped, status.role) {
+        (Some(StopReason::BlockedOnVersion(_)), _) => "blocked_on_version",
+        (Some(_), _) => "stopped",
+        (None, Role::Leader) => "leader",
+        (None, Role::Elected) => "elected",
+        (None, Role::Follower) => "follower",
+    }
+}
+
 fn status_row(broker: &Broker, status: &GroupStatus) -> Row {
     let own = status.membership.members.iter().find(|member| member.uid == status.me);
     let membership = match own.map(|member| member.role) {
@@ -298,12 +309,7 @@ fn status_row(broker: &Broker, status: &GroupStatus) -> Row {
         Some(MemberRole::NonVoter) => "non_voter",
         None => "unknown",
     };
-    let state = match (&status.stopped, status.role) {
-        (Some(_), _) => "stopped",
-        (None, Role::Leader) => "leader",
-        (None, Role::Elected) => "elected",
-        (None, Role::Follower) => "follower",
-    };
+    let state = state_of(status);
     row([
         ("Node Name", json!(broker.name())),
         ("Raft State", json!(state)),
@@ -315,5 +321,6 @@ fn status_row(broker: &Broker, status: &GroupStatus) -> Row {
         ("Snapshot Index", json!(status.snapshot_index)),
         ("Term", json!(status.term)),
         ("Machine Version", json!(status.version.0)),
+        ("supported_machine_version", json!(status.supported.1.0)),
     ])
 }

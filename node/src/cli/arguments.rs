@@ -94,6 +94,8 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("vhost-pattern", None, true),
     ("queue-pattern", None, true),
     ("errors-only", None, false),
+    ("across-all-vhosts", None, false),
+    ("i-accept-data-loss", None, false),
 ];
 
 /// What is wrong with the arguments.

@@ -12,12 +12,13 @@ mod tool;
 mod usage;
 mod verbs;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::admin::protocol::{Code, Refusal, Request};
+use crate::admin::protocol::{Code, PROGRESS, Refusal, Request};
 use crate::config::environment::{self, Environment};
 use crate::exit::Exit;
 use crate::output::print;
@@ -29,6 +30,8 @@ use verbs::{Kind, Verb};
 
 /// Time for verbs without a limit of their own.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// A verb that may take so long tells how far it is.
+const LONG: Duration = Duration::from_secs(600);
 /// Longest password read from standard input.
 const MAX_PASSWORD: u64 = 64 * 1024;
 
@@ -151,9 +154,14 @@ impl Call {
     }
 
     async fn call(&self, verb: &str, timeout: Duration) -> Result<Answer, Failure> {
+        let mut args = self.args.clone();
+        let shows_progress = self.timeout >= LONG && !self.globals.quiet && !self.globals.silent;
+        if shows_progress {
+            args.insert(PROGRESS.to_owned(), Value::Bool(true));
+        }
         let request = Request {
             node: self.target.node.to_string(),
-            args: self.args.clone(),
+            args,
             vhost: self.globals.vhost.clone(),
             columns: self.columns.clone(),
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
@@ -172,7 +180,13 @@ impl Call {
         let text = match self.verb.kind {
             Kind::Listing { .. } => format::rows(formatter, &self.columns, &answer.rows, self.headers()),
             Kind::Grid(columns) => {
-                let columns: Vec<String> = columns.iter().map(|column| (*column).to_owned()).collect();
+                let mut columns: Vec<String> = columns.iter().map(|column| (*column).to_owned()).collect();
+                if formatter.is_for_programs() {
+                    // Programs get what has no room in the grid, too.
+                    let more = answer.rows.iter().flat_map(|row| row.keys()).filter(|key| !key.contains(' '));
+                    let more: BTreeSet<&String> = more.filter(|key| !columns.contains(key)).collect();
+                    columns.extend(more.into_iter().cloned().collect::<Vec<_>>());
+                }
                 format::rows(formatter, &columns, &answer.rows, self.headers())
             }
             Kind::Document if formatter.is_for_programs() => format::document(formatter, &answer.value),

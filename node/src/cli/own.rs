@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use warren_broker::access::salt;
+use warren_broker::cluster::standalone::{Standalone, make_standalone};
 use warren_broker::identity;
 use warren_metastore::records::User;
 
@@ -15,7 +16,8 @@ use super::target::Failure;
 use super::verbs::Own;
 use super::{Call, format};
 use crate::config::environment::{self, Environment};
-use crate::config::{self, Overrides};
+use crate::config::{self, Configuration, Overrides};
+use crate::data_dir::{DataDir, DataDirError};
 use crate::exit::Exit;
 
 /// Pause between two questions.
@@ -39,6 +41,7 @@ pub async fn run(call: &Call, own: Own) -> Exit {
             Exit::Ok
         }
         Own::HashPassword => hash_password(call),
+        Own::ForceStandalone => force_standalone(call),
         // Answered before there is a target.
         Own::Help => Exit::Ok,
     }
@@ -195,35 +198,85 @@ fn hash_password(call: &Call) -> Exit {
     Exit::Ok
 }
 
-fn check_config(call: &Call) -> Exit {
+fn force_standalone(call: &Call) -> Exit {
+    if !call.flag("i-accept-data-loss") {
+        complain!(
+            "Error:\nWhat only the other nodes have is lost, and they must never be started with their old data again. Say \
+             --i-accept-data-loss if the majority is gone for good."
+        );
+        return Exit::Usage;
+    }
+    let configuration = match configuration(call, None) {
+        Ok(configuration) => configuration,
+        Err(exit) => return exit,
+    };
+    let node = &configuration.node;
+    let opened = DataDir::open(&configuration.data_dir, node, configuration.pid_file.as_deref());
+    let data = match opened {
+        Ok(data) => data,
+        Err(error @ DataDirError::InUse { .. }) => {
+            complain!("Error:\nnode {node} must be stopped first: {error}");
+            return Exit::Unavailable;
+        }
+        Err(error) => {
+            complain!("Error:\n{error}");
+            return Exit::Config;
+        }
+    };
+    let raft = configuration.settings.raft_data_dir.as_ref();
+    let queues = raft.map_or_else(|| data.node.clone(), |dir| dir.join(node.as_str()));
+    let done = make_standalone(node.as_str(), &data.node, &queues);
+    data.close();
+    match done {
+        Ok(Standalone { queues, reduced }) => {
+            let text = format!(
+                "Node {node} is the only member of its cluster's metadata and of {reduced} of its {queues} quorum queues that had \
+                 others. Start it, wipe the data of the lost nodes before they join again, and grow the queues."
+            );
+            super::print(&format::text(call.formatter(), &text));
+            Exit::Ok
+        }
+        Err(error) => {
+            complain!("Error:\n{error}");
+            Exit::Config
+        }
+    }
+}
+
+/// The configuration, without a node; its problems are printed.
+fn configuration(call: &Call, file: Option<PathBuf>) -> Result<Configuration, Exit> {
     let overrides = Overrides {
-        config: call.args.get("file").and_then(Value::as_str).map(PathBuf::from),
+        config: file,
         data_dir: call.globals.data_dir.clone(),
         node: call.globals.node.clone(),
         long_names: call.globals.long_names,
     };
-    match config::load(&overrides, &Environment::new(&environment::process)) {
-        Ok(configuration) => {
-            for warning in &configuration.warnings {
-                complain!("Warning: {warning}");
-            }
-            let files: Vec<String> = configuration.files.iter().map(|file| file.display().to_string()).collect();
-            let text = match files.is_empty() {
-                true => "There is no configuration file: the defaults are valid.".to_owned(),
-                false => format!("The configuration is valid: {}", files.join(", ")),
-            };
-            super::print(&format::text(call.formatter(), &text));
-            Exit::Ok
+    config::load(&overrides, &Environment::new(&environment::process)).map_err(|problems| {
+        for problem in &problems {
+            complain!("Error: {problem}");
         }
-        Err(problems) => {
-            for problem in &problems {
-                complain!("Error: {problem}");
-            }
-            if call.formatter().is_for_programs() {
-                let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                say!("{}", json!({"result": "error", "problems": texts}));
-            }
-            Exit::Config
+        if call.formatter().is_for_programs() {
+            let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            say!("{}", json!({"result": "error", "problems": texts}));
         }
+        Exit::Config
+    })
+}
+
+fn check_config(call: &Call) -> Exit {
+    let file = call.args.get("file").and_then(Value::as_str).map(PathBuf::from);
+    let configuration = match configuration(call, file) {
+        Ok(configuration) => configuration,
+        Err(exit) => return exit,
+    };
+    for warning in &configuration.warnings {
+        complain!("Warning: {warning}");
     }
+    let files: Vec<String> = configuration.files.iter().map(|file| file.display().to_string()).collect();
+    let text = match files.is_empty() {
+        true => "There is no configuration file: the defaults are valid.".to_owned(),
+        false => format!("The configuration is valid: {}", files.join(", ")),
+    };
+    super::print(&format::text(call.formatter(), &text));
+    Exit::Ok
 }

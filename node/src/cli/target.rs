@@ -111,6 +111,7 @@ impl Target {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(Reply::Ok(value)) => answer.value = value,
                     Ok(Reply::Rows(rows)) if answer.rows.len() + rows.len() <= MAX_ROWS => answer.rows.extend(rows),
+                    Ok(Reply::Progress { done, total }) => complain!("{done} of {total} done"),
                     Ok(Reply::Rows(_)) => return Err(Failure::Unreachable("the answer is too long".to_owned())),
                     Err(error) => return Err(Failure::Unreachable(format!("the answer cannot be read: {error}"))),
                 },

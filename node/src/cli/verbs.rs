@@ -47,6 +47,8 @@ pub enum Own {
     Version,
     /// What is stored of a password.
     HashPassword,
+    /// Makes a stopped node the only one of its cluster.
+    ForceStandalone,
     /// Usage.
     Help,
 }
@@ -486,6 +488,56 @@ pub const VERBS: &[Verb] = &[
     .of(QUEUES)
     .options(&["vhost-pattern", "queue-pattern"])
     .within(600),
+    verb(
+        "force_shrink",
+        &[],
+        "Reducing quorum queues without a majority to their members on node {node}...",
+        Kind::Listing { columns: CHANGED, default: &[] },
+    )
+    .of(QUEUES)
+    .options(&["vhost-pattern", "queue-pattern", "errors-only", "i-accept-data-loss"])
+    .within(600),
+    verb(
+        "force_standalone_boot",
+        &[],
+        "Making node {node} the only one of its cluster...",
+        Kind::Own(Own::ForceStandalone),
+    )
+    .options(&["i-accept-data-loss"]),
+    verb(
+        "force_standalone_khepri_boot",
+        &[],
+        "Making node {node} the only one of its cluster...",
+        Kind::Own(Own::ForceStandalone),
+    )
+    .options(&["i-accept-data-loss"]),
+    verb("metrics", &[], "", Kind::Result("{text}")).of(DIAGNOSTICS).within(60),
+    verb(
+        "versions",
+        &[],
+        "Machine versions of quorum queues...",
+        Kind::Listing { columns: &["vhost", "name", "node", "state", "effective", "supported"], default: &[] },
+    )
+    .of(QUEUES)
+    .options(&["vhost-pattern", "queue-pattern"])
+    .within(60),
+    verb(
+        "check_for_quorum_queues_without_an_elected_leader",
+        &["pattern?"],
+        "Checking leader health of quorum queues matching '{pattern}' in vhost {vhost} ...",
+        Kind::Result("{text}"),
+    )
+    .of(DIAGNOSTICS)
+    .options(&["across-all-vhosts"])
+    .within(60),
+    verb(
+        "check_if_new_quorum_queue_replicas_have_finished_initial_sync",
+        &[],
+        "Checking if all quorum queue members on node {node} have caught up ...",
+        Kind::Result("{text}"),
+    )
+    .of(&[Tool::Queues, Tool::Diagnostics])
+    .within(60),
     verb(
         "check_if_node_is_quorum_critical",
         &[],

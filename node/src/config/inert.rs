@@ -112,7 +112,6 @@ pub const INERT: &[(&str, Check, Why)] = &[
     ("quorum_queue.member_placement_tag", any, Why::NotYet),
     ("quorum_queue.compress_mem_tables", boolean, Why::NoMeaning),
     ("quorum_queue.property_equivalence.relaxed_checks_on_redeclaration", boolean, Why::NotYet),
-    ("quorum_queue.continuous_membership_reconciliation.**", any, Why::NotYet),
     ("raft.wal_max_size_bytes", size, Why::NotYet),
     ("raft.wal_max_entries", integer, Why::NotYet),
     ("raft.wal_max_batch_size", integer, Why::NotYet),

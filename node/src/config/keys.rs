@@ -2,6 +2,7 @@
 
 use super::settings::{LeaderLocator, LogFormat, LogLevel, LogOutput, Mechanism, NodeName, QueueType, Seed, Settings};
 use super::value;
+use warren_broker::MACHINE_VERSIONS;
 
 /// What the keys need beside the settings: things that only make sense once all lines were read.
 #[derive(Debug, Default)]
@@ -181,6 +182,30 @@ pub const KEYS: &[(&str, Apply)] = &[
     ("quorum_queue.commands_soft_limit", |d, _, v| {
         set(&mut d.settings.queues.commands_soft_limit, value::integer(v, 1..=1_000_000))
     }),
+    ("quorum_queue.machine_version_limit", |d, _, v| {
+        let (oldest, newest) = (MACHINE_VERSIONS.start().0, MACHINE_VERSIONS.end().0);
+        let limit = value::integer(v, oldest.into()..=newest.into())?;
+        set(&mut d.settings.queues.machine_version, u16::try_from(limit).map_err(|e| e.to_string()))
+    }),
+    ("quorum_queue.continuous_membership_reconciliation.enabled", |d, _, v| {
+        set(&mut d.settings.queues.reconciliation.enabled, value::boolean(v))
+    }),
+    ("quorum_queue.continuous_membership_reconciliation.auto_remove", |d, _, v| {
+        set(&mut d.settings.queues.reconciliation.auto_remove, value::boolean(v))
+    }),
+    ("quorum_queue.continuous_membership_reconciliation.target_group_size", |d, _, v| {
+        let size = value::integer(v, 1..=99)?;
+        set(
+            &mut d.settings.queues.reconciliation.target_size,
+            usize::try_from(size).map(Some).map_err(|e| e.to_string()),
+        )
+    }),
+    ("quorum_queue.continuous_membership_reconciliation.interval", |d, _, v| {
+        set(&mut d.settings.queues.reconciliation.interval, more_than_zero(v))
+    }),
+    ("quorum_queue.continuous_membership_reconciliation.trigger_interval", |d, _, v| {
+        set(&mut d.settings.queues.reconciliation.trigger_interval, more_than_zero(v))
+    }),
     ("queue_leader_locator", |d, _, v| set(&mut d.leader_locator, leader_locator(v).map(Some))),
     ("queue_master_locator", |d, _, v| set(&mut d.master_locator, leader_locator(v).map(Some))),
     ("peer.ip", |d, _, v| set(&mut d.settings.peer.ip, value::ip(v).map(Some))),
@@ -191,10 +216,7 @@ pub const KEYS: &[(&str, Apply)] = &[
         d.settings.raft_data_dir = Some(v.into());
         Ok(())
     }),
-    ("raft.disk_stall_timeout", |d, _, v| match value::milliseconds(v)? {
-        std::time::Duration::ZERO => Err("must be more than 0".to_owned()),
-        time => set(&mut d.settings.disk_stall, Ok(time)),
-    }),
+    ("raft.disk_stall_timeout", |d, _, v| set(&mut d.settings.disk_stall, more_than_zero(v))),
     ("shutdown.timeout", |d, _, v| {
         set(&mut d.settings.shutdown_timeout, value::duration(v, std::time::Duration::from_secs(1)))
     }),
@@ -229,6 +251,13 @@ pub const KEYS: &[(&str, Apply)] = &[
 
 /// Keys that are read and that nothing in this version acts on yet.
 pub const WITHOUT_EFFECT: &[&str] = &["quorum_queue.commands_soft_limit"];
+
+fn more_than_zero(text: &str) -> Result<std::time::Duration, String> {
+    match value::milliseconds(text)? {
+        std::time::Duration::ZERO => Err("must be more than 0".to_owned()),
+        time => Ok(time),
+    }
+}
 
 fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
     *field = value?;

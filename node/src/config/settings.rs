@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::value::Listen;
 
 pub use warren_broker::LeaderLocator;
+use warren_broker::MACHINE_VERSIONS;
+use warren_broker::operations::reconcile::Reconciliation;
 
 /// Everything that a node's configuration says.
 #[derive(Clone, Debug)]
@@ -210,6 +212,10 @@ pub struct Queues {
     pub commands_soft_limit: u64,
     /// Where a new queue's leader is placed.
     pub leader_locator: LeaderLocator,
+    /// The newest machine version that this node's members of quorum queues support.
+    pub machine_version: u16,
+    /// Whether and how queues get the members that they lack.
+    pub reconciliation: Reconciliation,
 }
 
 /// The node's own peer and admin listener.
@@ -333,6 +339,8 @@ impl Default for Settings {
                 initial_cluster_size: 3,
                 commands_soft_limit: 32,
                 leader_locator: LeaderLocator::ClientLocal,
+                machine_version: MACHINE_VERSIONS.end().0,
+                reconciliation: Reconciliation::default(),
             },
             peer: Peer { ip: None, port: PEER_PORT },
             log: Log { console: output(true), file: output(false), dir: None, file_name: None, categories: Vec::new() },

@@ -93,17 +93,8 @@ pub enum IdentityError {
 impl NodeIdentity {
     /// Reads the identity of a data directory, or makes one for a blank directory.
     pub fn load_or_create(directory: &Path, name: &str) -> Result<Self, IdentityError> {
-        let path = directory.join("node.json");
-        match fs::read(&path) {
-            Ok(bytes) => {
-                let identity = NodeIdentity::from_json(&bytes)
-                    .map_err(|error| IdentityError::Corrupt { path: path.display().to_string(), error })?;
-                if identity.name != name {
-                    return Err(IdentityError::Renamed { found: identity.name, wanted: name.to_owned() });
-                }
-                Ok(identity)
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        match NodeIdentity::load(directory, name) {
+            Err(IdentityError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
                 let identity = NodeIdentity {
                     name: name.to_owned(),
                     incarnation: random_u64(),
@@ -113,8 +104,20 @@ impl NodeIdentity {
                 identity.store(directory)?;
                 Ok(identity)
             }
-            Err(error) => Err(IdentityError::Io { path: path.display().to_string(), error }),
+            known => known,
         }
+    }
+
+    /// Reads the identity of a data directory that has one.
+    pub fn load(directory: &Path, name: &str) -> Result<Self, IdentityError> {
+        let path = directory.join("node.json");
+        let file = path.display().to_string();
+        let bytes = fs::read(&path).map_err(|error| IdentityError::Io { path: file.clone(), error })?;
+        let identity = NodeIdentity::from_json(&bytes).map_err(|error| IdentityError::Corrupt { path: file, error })?;
+        if identity.name != name {
+            return Err(IdentityError::Renamed { found: identity.name, wanted: name.to_owned() });
+        }
+        Ok(identity)
     }
 
     /// The file's contents.

@@ -2,3 +2,4 @@
 
 pub mod formation;
 pub mod identity_file;
+pub mod standalone;

@@ -43,7 +43,7 @@ const ARGUMENTS: &[(&str, Support, Support)] = {
         ("x-queue-leader-locator", Yes, Yes),
         ("x-queue-master-locator", NotYet, No),
         ("x-quorum-initial-group-size", No, Yes),
-        ("x-quorum-target-group-size", No, NotYet),
+        ("x-quorum-target-group-size", No, Yes),
         ("x-delivery-limit", No, Yes),
         ("x-member-placement-tag", No, NotYet),
         ("x-delayed-retry-type", No, NotYet),
@@ -124,7 +124,7 @@ fn check_value(name: &str, value: &FieldValue, queue: Named<'_>) -> Result<(), B
             Some(_) => Ok(()),
             None => Err(invalid(name, queue, "not an integer")),
         },
-        "x-quorum-initial-group-size" => match value.as_int() {
+        "x-quorum-initial-group-size" | "x-quorum-target-group-size" => match value.as_int() {
             Some(n) if n >= 1 => Ok(()),
             Some(n) => Err(invalid(name, queue, &format!("{{value_non_positive,{n}}}"))),
             None => Err(invalid(name, queue, "not an integer")),
@@ -166,7 +166,16 @@ pub(super) fn leader_locator(arguments: &FieldTable) -> Option<LeaderLocator> {
 
 /// How many members a quorum queue's arguments ask for.
 pub(super) fn initial_group_size(arguments: &FieldTable) -> Option<usize> {
-    arguments.get("x-quorum-initial-group-size")?.as_int().and_then(|n| usize::try_from(n).ok())
+    size(arguments, "x-quorum-initial-group-size")
+}
+
+/// The members that a quorum queue is to have.
+pub(super) fn target_group_size(arguments: &FieldTable) -> Option<usize> {
+    size(arguments, "x-quorum-target-group-size")
+}
+
+fn size(arguments: &FieldTable, name: &str) -> Option<usize> {
+    arguments.get(name)?.as_int().and_then(|n| usize::try_from(n).ok())
 }
 
 /// The configuration of a quorum queue's machine.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{self, Queue, QueueKind, Stored};
-use warren_proto::ids::{GroupId, MemberUid, NodeId};
+use warren_proto::ids::{GroupId, MachineVersion, MemberUid, NodeId};
 use warren_raft::driver::{ChangeError, MemberChange};
 use warren_raft::log_store::{Member, MemberRole};
 use warren_raft::machine::Role;
@@ -59,6 +59,15 @@ pub enum MemberError {
     /// Leadership can go to a voter only.
     #[error("the queue has no voting member on that node")]
     NotVoter,
+    /// This node has no member of it.
+    #[error("this node has no member of the queue")]
+    NoMemberHere,
+    /// Only a queue that has lost its majority is reduced by force.
+    #[error("the queue has a leader: use delete_member or shrink")]
+    HasLeader,
+    /// It would stop at the queue's machine version.
+    #[error("node {0} does not support the queue's machine version: upgrade it first")]
+    TooOld(String),
     /// No leader, or it did not come about.
     #[error("timed out: the queue's leader did not make the change in time")]
     Timeout,
@@ -92,6 +101,19 @@ pub(crate) enum Order {
     },
     /// Say whether all members vote.
     Settled,
+}
+
+impl Order {
+    /// The name of the node that it is about.
+    fn node_name(self, broker: &Broker) -> String {
+        let node = match self {
+            Order::Add { node, .. } => node,
+            Order::Transfer { to } => to,
+            Order::Remove { .. } | Order::Settled => return String::new(),
+        };
+        let known = broker.metadata.nodes().into_iter().find(|n| n.id == NodeId(node));
+        known.map_or_else(|| NodeId(node).to_string(), |n| n.name.to_string())
+    }
 }
 
 /// The part of a new member.
@@ -142,13 +164,15 @@ pub(crate) enum Refused {
     LastVoter,
     NoSuchMember,
     NonVoters,
+    TooOld,
 }
 
-const WORDS: [(Refused, &str); 4] = [
+const WORDS: [(Refused, &str); 5] = [
     (Refused::Again, "again"),
     (Refused::LastVoter, "last_voter"),
     (Refused::NoSuchMember, "no_such_member"),
     (Refused::NonVoters, "non_voters"),
+    (Refused::TooOld, "too_old"),
 ];
 
 impl Refused {
@@ -189,6 +213,7 @@ impl Broker {
         let has = |uid: u64| status.membership.member(MemberUid(uid)).is_some();
         match order {
             Order::Add { uid, .. } if has(uid) => Ok(()),
+            Order::Add { node, .. } if !self.knows_version(NodeId(node), status.version) => Err(Refused::TooOld),
             Order::Add { uid, node, part } => {
                 let old = status.membership.on_node(NodeId(node)).map(|old| MemberChange::Remove(old.uid));
                 let new = MemberChange::Add(Member { uid: MemberUid(uid), node: NodeId(node), role: part.role() });
@@ -213,8 +238,14 @@ impl Broker {
         }
     }
 
+    /// Whether a node's binary can follow a group of that version. One that did not say is tried.
+    fn knows_version(&self, node: NodeId, version: MachineVersion) -> bool {
+        let known = self.metadata.nodes().into_iter().find(|n| n.id == node).map_or(0, |n| n.machine_version);
+        known == 0 || known >= version.0
+    }
+
     /// Has a queue's leader carry out an order, asking again until it has or time is up.
-    async fn order(&self, target: &QueueTarget, order: Order, time: Duration) -> Result<(), MemberError> {
+    pub(super) async fn order(&self, target: &QueueTarget, order: Order, time: Duration) -> Result<(), MemberError> {
         let deadline = Instant::now() + time;
         let mut member = 0;
         let mut known = None;
@@ -230,6 +261,7 @@ impl Broker {
                 Err(Refused::LastVoter) => return Err(MemberError::LastNode),
                 Err(Refused::NoSuchMember) => return Err(MemberError::NotVoter),
                 Err(Refused::NonVoters) => return Err(MemberError::NonVoters),
+                Err(Refused::TooOld) => return Err(MemberError::TooOld(order.node_name(self))),
                 Err(Refused::Again) if Instant::now() >= deadline => return Err(MemberError::Timeout),
                 Err(Refused::Again) => {
                     tokio::time::sleep(PAUSE).await;
@@ -262,7 +294,7 @@ impl Broker {
         }
     }
 
-    fn stored(&self, target: &QueueTarget) -> Result<Stored<Queue>, MemberError> {
+    pub(super) fn stored(&self, target: &QueueTarget) -> Result<Stored<Queue>, MemberError> {
         if target.kind != QueueKind::Quorum {
             return Err(MemberError::NotQuorum);
         }
@@ -271,17 +303,25 @@ impl Broker {
         stored.filter(|queue| queue.group == target.group).ok_or(MemberError::NotFound)
     }
 
-    /// Writes a queue's record with other members, unless somebody else does at the same time: then again.
-    async fn write_members(
+    pub(super) async fn write_members(
         &self,
         target: &QueueTarget,
         change: impl Fn(&mut Vec<records::Member>),
     ) -> Result<(), MemberError> {
+        self.write_record(target, |record| change(&mut record.members)).await
+    }
+
+    /// Writes a queue's record changed, unless somebody else does at the same time: then again.
+    pub(super) async fn write_record(
+        &self,
+        target: &QueueTarget,
+        change: impl Fn(&mut Queue),
+    ) -> Result<(), MemberError> {
         for _ in 0..10 {
             let stored = self.stored(target)?;
             let mut record = stored.record.clone();
-            change(&mut record.members);
-            if record.members == stored.record.members {
+            change(&mut record);
+            if record == stored.record {
                 return Ok(());
             }
             match self.metadata.write(record.update(stored.mod_revision)).await {
@@ -371,6 +411,27 @@ impl Broker {
     /// Whether every member of a queue votes: only then is another added to many queues at once.
     pub async fn check_settled(&self, target: &QueueTarget) -> Result<(), MemberError> {
         self.order(target, Order::Settled, TRANSFER_TIME).await
+    }
+
+    /// Makes this node's member the only one of a queue that has lost its majority for good. What this member does not
+    /// have is lost; the other members' data is deleted as soon as their nodes see the queue's new record.
+    pub async fn force_shrink(&self, target: &QueueTarget) -> Result<(), MemberError> {
+        let stored = self.stored(target)?;
+        let own = stored.members.iter().find(|m| m.node == self.me).ok_or(MemberError::NoMemberHere)?;
+        if self.queues.status(target.group).is_none_or(|s| s.me != own.uid) {
+            return Err(MemberError::NoMemberHere);
+        }
+        self.queues.make_alone(target.group).await.map_err(|error| match error {
+            ChangeError::NotPermitted => MemberError::HasLeader,
+            _ => MemberError::NoMemberHere,
+        })?;
+        let leads = tokio::time::timeout(TRANSFER_TIME, self.queues.wait_leader(target.group)).await;
+        leads.map_err(|_| MemberError::Timeout)?.map_err(|_| MemberError::Timeout)?;
+        self.write_record(target, |record| {
+            record.members.retain(|m| m.uid == own.uid);
+            record.leader = Some(self.me);
+        })
+        .await
     }
 
     /// Hands a queue's leadership to its member on a node.

@@ -6,6 +6,7 @@ mod binding;
 mod exchange;
 pub mod members;
 mod queue;
+pub mod reconcile;
 
 use std::sync::Arc;
 

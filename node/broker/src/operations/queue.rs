@@ -9,6 +9,7 @@ use warren_metastore::records::{CreateOrGet, Member, Queue, QueueKind, Record, S
 use warren_metastore::tree::{AbortCode, MetaError};
 use warren_proto::amqp091::{FieldTable, FieldValue};
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId, SessionRef};
+use warren_queues::quorum::SUPPORTED;
 
 use super::arguments::{self, Named};
 use super::exchange::bare;
@@ -22,6 +23,8 @@ use crate::queue::protocol::{QueueReply, QueueRequest, QueueStats};
 
 /// What names of the direct reply-to pseudo-queue begin with.
 pub const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+/// From so many queues on, new ones are placed at random rather than by counts.
+const MANY_QUEUES: usize = 1000;
 /// How long a declare of a known queue waits for its figures before it answers with zeros.
 const STATS_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -199,7 +202,7 @@ impl Broker {
     fn new_queue(&self, cx: &Context, kind: QueueKind, spec: &QueueSpec) -> Queue {
         let locator = arguments::leader_locator(&spec.arguments).unwrap_or(self.config.leader_locator);
         let home = match locator {
-            LeaderLocator::Balanced if !spec.exclusive => self.least_loaded_node(),
+            LeaderLocator::Balanced if !spec.exclusive => self.node_to_lead(),
             _ => self.me,
         };
         let members = match kind {
@@ -220,6 +223,8 @@ impl Broker {
             arguments: bare(&spec.arguments),
             group: new_group(),
             home,
+            leader: (kind == QueueKind::Quorum).then_some(home),
+            machine_version: if kind == QueueKind::Quorum { self.version_for(&members) } else { 0 },
             members,
             user: cx.user.name.clone(),
             created_ms: now_ms(),
@@ -227,28 +232,41 @@ impl Broker {
         }
     }
 
-    /// The running node that leads the fewest queues; this one where it is no worse than the others.
-    fn least_loaded_node(&self) -> NodeId {
+    /// Whether there are so many queues that chance spreads them as well as counting does.
+    fn has_many_queues(&self) -> bool {
+        self.metadata.projections().load().queues().nth(MANY_QUEUES - 1).is_some()
+    }
+
+    /// The running node that leads the fewest queues, this one where it is no worse than the others; any running one where
+    /// there are many queues.
+    fn node_to_lead(&self) -> NodeId {
+        let nodes = self.metadata.nodes();
+        let running: Vec<NodeId> = nodes.iter().map(|n| n.id).filter(|id| self.links.is_up(*id)).collect();
+        if self.has_many_queues() {
+            return running.get((random_u64() % running.len().max(1) as u64) as usize).copied().unwrap_or(self.me);
+        }
         let mut leaders: HashMap<NodeId, usize> = HashMap::new();
         for target in self.metadata.projections().load().queues() {
-            if let Some(leader) = self.leader_of(target) {
+            if let Some(leader) = self.leader_of(target).or_else(|| target.record().leader) {
                 *leaders.entry(leader).or_default() += 1;
             }
         }
-        let nodes = self.metadata.nodes();
-        let running = nodes.iter().map(|n| n.id).filter(|id| *id == self.me || self.links.is_up(*id));
         let load = |id: &NodeId| (leaders.get(id).copied().unwrap_or_default(), *id != self.me);
-        running.min_by_key(load).unwrap_or(self.me)
+        running.into_iter().min_by_key(load).unwrap_or(self.me)
     }
 
-    /// Chooses the nodes of a new quorum queue: its first leader's, then running ones, then others; which of the others
-    /// rotates.
+    /// Chooses the nodes of a new quorum queue: this one and its first leader's, then running ones, then others; among
+    /// those the ones with the fewest members, or any where there are many queues.
     fn place(&self, home: NodeId, size: Option<usize>) -> Vec<Member> {
         let size = size.unwrap_or(self.config.quorum_size as usize).max(1);
         let mut nodes = self.metadata.nodes();
         let turn = (random_u64() % nodes.len().max(1) as u64) as usize;
         nodes.rotate_left(turn);
-        nodes.sort_by_key(|n| (n.id != home, n.id != self.me && !self.links.is_up(n.id)));
+        let loads = if self.has_many_queues() { HashMap::new() } else { self.members_by_node() };
+        nodes.sort_by_key(|n| {
+            let load = loads.get(&n.id).copied().unwrap_or_default();
+            (n.id != home, n.id != self.me, !self.links.is_up(n.id), load)
+        });
         nodes
             .iter()
             .take(size)
@@ -259,6 +277,14 @@ impl Broker {
                 joined: false,
             })
             .collect()
+    }
+
+    /// The machine version that a new group begins with: the newest one that all of its members' nodes support.
+    fn version_for(&self, members: &[Member]) -> u16 {
+        let nodes = self.metadata.nodes();
+        let supported = |node| nodes.iter().find(|n| n.id == node).map_or(0, |n| n.machine_version);
+        let newest = members.iter().map(|m| supported(m.node)).min().unwrap_or_default();
+        newest.clamp(SUPPORTED.start().0, self.config.machine_version.0)
     }
 
     /// What publishing and consuming need to know of a queue.

@@ -8,8 +8,7 @@ use bytes::Bytes;
 use warren_proto::batch::{Batch, BatchBuilder};
 use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
 use warren_queues::quorum::{
-    Attach, Command, Config, Delivered, Effect, Effects, Encoder, Meta, Mode, Queue, Reply, SUPPORTED, TimerKey,
-    stored_message,
+    Attach, Command, Config, Delivered, Effect, Effects, Encoder, Meta, Mode, Queue, Reply, TimerKey, stored_message,
 };
 use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Deliver, Origin, SessionLoss};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
@@ -48,6 +47,8 @@ pub struct GroupContext {
     pub sessions: Arc<Sessions>,
     /// The way to sessions.
     pub links: Arc<Links>,
+    /// Machine versions that this node supports.
+    pub supported: RangeInclusive<MachineVersion>,
     /// Whether the metadata says that this group's queue is gone.
     pub is_deleted: Box<dyn Fn(GroupId) -> bool + Send + Sync>,
 }
@@ -413,7 +414,7 @@ impl StateMachine for QuorumMachine {
     type Request = GroupRequest;
 
     fn supported(&self) -> RangeInclusive<MachineVersion> {
-        SUPPORTED
+        self.context.supported.clone()
     }
 
     fn prepare(&mut self, request: GroupRequest, out: &mut BatchBuilder, cx: &GroupCx<'_>) {

@@ -92,6 +92,11 @@ impl Links {
             && self.forwarders.lock().get(&node).is_some_and(|f| f.waiting.load(Ordering::Relaxed) >= CROWDED)
     }
 
+    /// Body bytes of deliveries that wait for each peer.
+    pub fn waiting(&self) -> Vec<(NodeId, usize)> {
+        self.forwarders.lock().iter().map(|(node, f)| (*node, f.waiting.load(Ordering::Relaxed))).collect()
+    }
+
     /// Sends a request to a queue's member on `node`.
     pub fn to_queue(&self, node: NodeId, to: ToQueue) {
         if node == self.me {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use warren_metastore::records::{Queue, QueueKind};
 use warren_proto::amqp091::FieldTable;
-use warren_proto::ids::{GroupId, Incarnation};
+use warren_proto::ids::{GroupId, Incarnation, MachineVersion};
 use warren_queues::quorum::LATEST;
 use warren_raft::driver::{GroupSpec, OpenError};
 use warren_raft::log_store::{Member, MemberRole};
@@ -18,6 +18,7 @@ use warren_raft::runtime::CreateError;
 use super::group::QuorumMachine;
 use crate::node::Broker;
 use crate::operations::quorum_config;
+use crate::operations::reconcile::Doubts;
 
 /// How often everything is compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(30);
@@ -38,7 +39,7 @@ pub enum QueueChange {
 /// Runs until the broker is gone.
 pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedReceiver<QueueChange>) {
     let mut compare = tokio::time::interval(COMPARE_EVERY);
-    let mut replacing: Option<tokio::task::JoinHandle<()>> = None;
+    let mut tending: Option<tokio::task::JoinHandle<Doubts>> = None;
     compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let change = tokio::select! {
@@ -51,7 +52,10 @@ pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedRe
         let Some(broker) = broker.upgrade() else { return };
         match change {
             // A replayed log names queues that came and went long ago: only what is still so counts.
-            QueueChange::Created(queue) if broker.exists(queue.group) => broker.start_here(&queue).await,
+            QueueChange::Created(queue) if broker.exists(queue.group) => {
+                broker.start_here(&queue).await;
+                broker.may_grow.notify_one();
+            }
             QueueChange::Deleted(queue) if !broker.exists(queue.group) => broker.end_here(queue.group).await,
             // An older record than the one that counts now may name members that are gone, or not those that are there.
             QueueChange::Changed(queue) => {
@@ -63,9 +67,16 @@ pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedRe
             QueueChange::Created(_) | QueueChange::Deleted(_) => {}
             QueueChange::Compare => {
                 broker.compare_queues().await;
-                if replacing.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
+                if tending.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
+                    let doubts = match tending.take() {
+                        Some(ended) => ended.await.unwrap_or_default(),
+                        None => Doubts::default(),
+                    };
                     let broker = Arc::clone(&broker);
-                    replacing = Some(tokio::spawn(async move { broker.complete_members().await }));
+                    tending = Some(tokio::spawn(async move {
+                        broker.complete_members().await;
+                        broker.repair_records(doubts).await
+                    }));
                 }
             }
         }
@@ -116,7 +127,10 @@ impl Broker {
             group: queue.group,
             me,
             members,
-            version: LATEST,
+            version: match queue.machine_version {
+                0 => LATEST,
+                version => MachineVersion(version),
+            },
             init: bytes::Bytes::copy_from_slice(&queue.arguments),
             campaign: queue.home == self.me && !joined,
             machine: self.quorum_machine(&queue.arguments),

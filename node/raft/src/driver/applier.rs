@@ -64,6 +64,8 @@ impl<M: StateMachine> Applier<M> {
                 }
                 None => Effect::Undecodable,
             },
+            // The member was made the only one of its group since.
+            EntryKind::Membership if entry.index <= self.membership.index => Effect::IgnoredChange,
             EntryKind::Membership => {
                 let next =
                     decode_change(&entry.data).and_then(|c| Some((self.membership.changed(&c, entry.index)?, c)));

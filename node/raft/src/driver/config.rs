@@ -60,6 +60,12 @@ pub struct DriverConfig {
     pub snapshot_chunk_bytes: usize,
     /// Messages of a snapshot transfer on their way at once.
     pub snapshot_window: usize,
+    /// Bytes of snapshots that the driver's groups send in one tick, all together: queues have the network first.
+    pub snapshot_tick_bytes: u64,
+    /// Snapshot transfers that the driver's groups have under way at once.
+    pub max_transfers: usize,
+    /// Bytes of state of the transfers under way, which are in memory; a larger state goes alone.
+    pub max_transfer_bytes: u64,
     /// Ticks without progress after which a snapshot transfer has failed.
     pub snapshot_stall_ticks: u64,
     /// Largest state that a follower accepts.
@@ -100,6 +106,9 @@ impl DriverConfig {
             snapshot_stop_bytes: 4 << 20,
             snapshot_chunk_bytes: 1 << 20,
             snapshot_window: 4,
+            snapshot_tick_bytes: 16 << 20,
+            max_transfers: 256,
+            max_transfer_bytes: 256 << 20,
             snapshot_stall_ticks: 50,
             snapshot_max_state: 4 << 30,
             disk_stall_ms: 10_000,

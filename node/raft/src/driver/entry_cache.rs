@@ -37,6 +37,12 @@ impl EntryCache {
         EntryCache { store, parts: (0..parts).map(|_| RwLock::default()).collect(), part_limit: bytes / parts }
     }
 
+    /// Bytes in the cache, and at most.
+    pub fn bytes(&self) -> (usize, usize) {
+        let used = self.parts.iter().map(|part| part.read().bytes).sum();
+        (used, self.part_limit * self.parts.len())
+    }
+
     fn part(&self, group: GroupId) -> &RwLock<Part> {
         &self.parts[shard_of(group, self.parts.len())]
     }

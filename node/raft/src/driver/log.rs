@@ -192,6 +192,19 @@ impl GroupLog {
         entry.failures += 1;
     }
 
+    /// Bytes of entries in memory.
+    pub(crate) fn tail_bytes(&self) -> usize {
+        self.tail_bytes
+    }
+
+    /// A transfer to this member has to wait for others, which is no failure.
+    pub(crate) fn hold_off(&mut self, uid: u64, ticks: u64) {
+        self.back_off(uid, ticks, ticks);
+        if let Some(entry) = self.backoff.iter_mut().find(|b| b.uid == uid) {
+            entry.failures -= 1;
+        }
+    }
+
     /// The member answers again, or got its snapshot.
     pub(crate) fn forgive(&mut self, uid: u64) {
         self.backoff.retain(|b| b.uid != uid);

@@ -4,11 +4,13 @@
 //! [polled](Driver::poll), says what is to be done ([`Output`]). Messages whose promise depends on a write stay inside
 //! until that write is reported [durable](Driver::persisted). The same inputs and seed give the same outputs.
 
+mod alone;
 mod applier;
 mod change;
 mod config;
 mod election;
 mod entry_cache;
+mod figures;
 mod group;
 mod hibernation;
 mod log;
@@ -36,8 +38,10 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 use warren_proto::ids::{GroupId, NodeId};
 
+pub use alone::make_alone;
 pub use config::{DriverConfig, Sabotage};
 pub use entry_cache::{EntryCache, shard_of};
+pub use figures::DriverFigures;
 #[cfg(any(test, fuzzing))]
 pub(crate) use membership::{decode_change, encode_change};
 pub use open::{GroupSpec, OpenError};
@@ -95,6 +99,9 @@ impl<M: StateMachine> Driver<M> {
                 transfers,
                 down: FxHashSet::default(),
                 elections: 0,
+                transfer_budget: 0,
+                sending: 0,
+                sending_bytes: 0,
             },
             groups: Vec::new(),
             index: FxHashMap::default(),
@@ -186,6 +193,7 @@ impl<M: StateMachine> Driver<M> {
         }
         self.tick_timers();
         self.budget_elections();
+        self.budget_transfers();
         let mut awake = std::mem::take(&mut self.awake);
         awake.retain(|slot| {
             let slot = *slot;
@@ -209,6 +217,17 @@ impl<M: StateMachine> Driver<M> {
         let held = self.awake.iter().filter_map(|slot| self.groups.get(*slot)?.as_ref());
         let held = held.filter(|g| g.is_candidate()).count();
         self.shared.elections = self.shared.config.max_elections.saturating_sub(held);
+    }
+
+    /// Snapshot transfers share what a tick may send, and the memory for their states.
+    fn budget_transfers(&mut self) {
+        self.shared.transfer_budget = self.shared.config.snapshot_tick_bytes.max(1);
+        let awake = self.awake.iter().filter_map(|slot| self.groups.get(*slot)?.as_ref());
+        let (count, bytes) = awake.fold((0, 0), |(count, bytes), g| {
+            let (more, state) = g.sending_figures();
+            (count + more, bytes + state)
+        });
+        (self.shared.sending, self.shared.sending_bytes) = (count, bytes);
     }
 
     /// Divides the memory for applied entries among the groups that are busy.
@@ -236,6 +255,11 @@ impl<M: StateMachine> Driver<M> {
         if self.with(group, |g, shared| g.read_index(ctx, shared)).is_none() {
             self.shared.events.push(Event::Read { group, ctx, index: None });
         }
+    }
+
+    /// Makes the local member the only one of its group, which has lost its majority for good.
+    pub fn make_alone(&mut self, group: GroupId) -> Result<(), ChangeError> {
+        self.with(group, |g, shared| g.make_alone(shared)).unwrap_or(Err(ChangeError::NoSuchGroup))
     }
 
     /// Changes members; one change is simple, several at once go through a joint configuration. Answered by

@@ -130,7 +130,8 @@ impl<M: StateMachine> Driver<M> {
         let rebuilt = catch_unwind(AssertUnwindSafe(|| rebuild(&*store, &record, machine, &cx)));
         let rebuilt = rebuilt.map_err(|panic| OpenError::Machine(panic_text(&*panic)))??;
         let Rebuilt { mut state, commit, replayed, blocked } = rebuilt;
-        if record.membership.index > state.membership.index {
+        // Equal where the member was made the only one of its group right after a change.
+        if record.membership.index >= state.membership.index {
             state.membership = record.membership;
         }
         let known = record.hard_state.commit;

@@ -36,11 +36,21 @@ pub(crate) struct Shared {
     pub transfers: u64,
     /// Nodes that are down, by the last verdict.
     pub down: FxHashSet<NodeId>,
+    /// Bytes of snapshots that may still be sent in this tick.
+    pub transfer_budget: u64,
+    /// Snapshot transfers under way, and the bytes of their states: counted in each tick, and as they begin.
+    pub sending: usize,
+    pub sending_bytes: u64,
     /// Elections that may still begin in this tick.
     pub elections: usize,
 }
 
 impl Shared {
+    /// Bytes of a snapshot are sent.
+    pub fn spend(&mut self, bytes: usize) {
+        self.transfer_budget = self.transfer_budget.saturating_sub(bytes as u64);
+    }
+
     /// Adds a change to this round's write and answers its number.
     pub fn write(&mut self, group: GroupId, write: Write) -> u64 {
         if self.writers.last() != Some(&group) {

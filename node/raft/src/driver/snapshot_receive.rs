@@ -47,6 +47,13 @@ pub(crate) struct Receiving {
     heard_tick: u64,
 }
 
+impl Receiving {
+    /// Bytes of state received so far.
+    pub fn bytes(&self) -> usize {
+        self.state.len()
+    }
+}
+
 /// Ticks after which half a snapshot is thrown away: more than the longest pause before another attempt.
 const KEPT_TICKS: u64 = 600;
 

@@ -68,6 +68,17 @@ impl<M: StateMachine> Group<M> {
             return;
         };
         self.sending.retain(|s| s.uid != uid);
+        let crowded = shared.sending >= shared.config.max_transfers
+            || (shared.sending > 0 && shared.sending_bytes + meta.state_len > shared.config.max_transfer_bytes);
+        if crowded {
+            // Others are first. The pauses differ, so that not all come again in one tick.
+            let pause = FIRST_PAUSE / 2 + (self.id.0 ^ uid) % FIRST_PAUSE;
+            self.raw.mut_store().hold_off(uid, pause);
+            self.raw.report_snapshot(uid, SnapshotStatus::Failure);
+            return;
+        }
+        shared.sending += 1;
+        shared.sending_bytes += meta.state_len;
         shared.transfers += 1;
         let transfer = shared.transfers;
         let offer = SnapshotOffer {
@@ -97,6 +108,11 @@ impl<M: StateMachine> Group<M> {
             moved_tick: shared.tick,
         });
         self.send_windowed(self.sending.len() - 1, snapshot_step::Step::Offer(offer), shared);
+    }
+
+    /// Transfers under way from here, and the bytes of their states.
+    pub fn sending_figures(&self) -> (usize, u64) {
+        (self.sending.len(), self.sending.iter().map(|s| s.meta.state_len).sum())
     }
 
     pub fn send_step(&mut self, to: u64, transfer: u64, step: snapshot_step::Step, shared: &mut Shared) {
@@ -180,11 +196,17 @@ impl<M: StateMachine> Group<M> {
             if send.window.len() >= shared.config.snapshot_window || send.last_sent {
                 return;
             }
+            if shared.transfer_budget == 0 {
+                // Goes on with the next tick; it is not the follower's silence.
+                send.progress_tick = shared.tick;
+                return;
+            }
             let transfer = send.transfer;
             let step = if send.state_sent < state.len() as u64 {
                 let from = send.state_sent as usize;
                 let to = (from + chunk).min(state.len());
                 let data = state.slice(from..to);
+                shared.spend(data.len());
                 send.state_sent = to as u64;
                 snapshot_step::Step::State(SnapshotState { offset: from as u64, data })
             } else {
@@ -196,6 +218,7 @@ impl<M: StateMachine> Group<M> {
                     }
                     return;
                 };
+                shared.spend(entries.entries.iter().map(|e| e.data.len()).sum());
                 snapshot_step::Step::Entries(entries)
             };
             self.send_windowed(at, step, shared);
@@ -234,6 +257,7 @@ impl<M: StateMachine> Group<M> {
             self.fail_sending(at);
         }
         for at in 0..self.sending.len() {
+            self.pump(at, shared);
             let send = &mut self.sending[at];
             if send.window.is_empty() || shared.tick < send.moved_tick + RESEND_TICKS {
                 continue;

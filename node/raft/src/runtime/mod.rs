@@ -21,8 +21,8 @@ use warren_proto::ids::{GroupId, NodeId};
 use warren_proto::peer::{RaftBatch, RaftMessage};
 
 use crate::driver::{
-    ChangeError, Driver, DriverConfig, EntryCache, Event, GroupSpec, GroupStatus, Lane, MemberChange, MemberStatus,
-    OpenError, Work, WorkDone, shard_of,
+    ChangeError, Driver, DriverConfig, DriverFigures, EntryCache, Event, GroupSpec, GroupStatus, Lane, MemberChange,
+    MemberStatus, OpenError, Work, WorkDone, shard_of,
 };
 use crate::log_store::{GroupRecord, LogStore, StoreError};
 use crate::machine::{EntryReader, Role, StateMachine};
@@ -154,12 +154,31 @@ impl<M: StateMachine> Drop for Inner<M> {
 }
 
 /// Counters since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostStats {
     /// Synced writes of the log.
     pub syncs: u64,
     /// Shards' batches in them.
     pub batches: u64,
+    /// Bytes in them, before the database's own framing.
+    pub bytes: u64,
+}
+
+/// What a host holds and has under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostFigures {
+    /// Of all groups together.
+    pub groups: DriverFigures,
+    /// Bytes of recent entries in memory.
+    pub cache_bytes: u64,
+    /// What they may be.
+    pub cache_limit: u64,
+    /// Mail that waits for the shards.
+    pub waiting_mail: u64,
+    /// Batches of writes that wait for the log's writer.
+    pub waiting_writes: u64,
+    /// Counters of the log's writer.
+    pub written: HostStats,
 }
 
 impl<M: StateMachine> Host<M> {
@@ -411,6 +430,14 @@ impl<M: StateMachine> Host<M> {
         tokio::time::timeout(deadline, moved).await.map_err(|_| ChangeError::Timeout)
     }
 
+    /// Makes the local member the only one of its group, which has lost its majority for good; refused where it has a
+    /// leader. Resolves once that is decided; the member leads soon after.
+    pub async fn make_alone(&self, group: GroupId) -> Result<(), ChangeError> {
+        let (send, receive) = oneshot::channel();
+        self.post(group, Mail::Alone(group, send)).map_err(|_| ChangeError::NoSuchGroup)?;
+        receive.await.unwrap_or(Err(ChangeError::NoSuchGroup))
+    }
+
     /// Takes a snapshot of the group now.
     pub fn force_snapshot(&self, group: GroupId) -> Result<(), HostError> {
         self.post(group, Mail::Snapshot(group))
@@ -448,6 +475,31 @@ impl<M: StateMachine> Host<M> {
         HostStats {
             syncs: self.inner.stats.syncs.load(Ordering::Relaxed),
             batches: self.inner.stats.batches.load(Ordering::Relaxed),
+            bytes: self.inner.stats.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What the host holds now. Every shard looks at each of its groups.
+    pub async fn figures(&self) -> HostFigures {
+        let mut groups = DriverFigures::default();
+        let waiting_mail = self.inner.mailboxes.iter().map(|m| m.len() as u64).sum();
+        for mailbox in &self.inner.mailboxes {
+            let (send, receive) = oneshot::channel();
+            // A shard whose mailbox is full has no time for this.
+            if mailbox.try_send(Mail::Figures(send)).is_ok()
+                && let Ok(figures) = receive.await
+            {
+                groups += figures;
+            }
+        }
+        let (cache_bytes, cache_limit) = self.inner.cache.bytes();
+        HostFigures {
+            groups,
+            cache_bytes: cache_bytes as u64,
+            cache_limit: cache_limit as u64,
+            waiting_mail,
+            waiting_writes: self.inner.stats.waiting.load(Ordering::Relaxed),
+            written: self.stats(),
         }
     }
 

@@ -15,7 +15,8 @@ use super::registry::Registry;
 use super::writer::Handed;
 use super::{HostHooks, PeerSink};
 use crate::driver::{
-    ChangeError, Driver, Event, GroupSpec, Lane, MemberChange, MemberStatus, OpenError, Output, Work, WorkDone,
+    ChangeError, Driver, DriverFigures, Event, GroupSpec, Lane, MemberChange, MemberStatus, OpenError, Output, Work,
+    WorkDone,
 };
 use crate::machine::StateMachine;
 
@@ -42,6 +43,8 @@ pub(super) enum Mail<M: StateMachine> {
     Members(GroupId, oneshot::Sender<Vec<MemberStatus>>),
     Snapshot(GroupId),
     Campaign(GroupId),
+    Figures(oneshot::Sender<DriverFigures>),
+    Alone(GroupId, oneshot::Sender<Result<(), ChangeError>>),
     WorkDone(GroupId, u64, WorkDone),
     /// Something changed outside the mailbox.
     Nudge,
@@ -246,6 +249,13 @@ impl<M: StateMachine> Shard<M> {
                 let _ = answer.send(self.driver.members(group));
             }
             Mail::Snapshot(group) => self.driver.force_snapshot(group),
+            Mail::Figures(answer) => {
+                let _ = answer.send(self.driver.figures());
+            }
+            Mail::Alone(group, answer) => {
+                // The asker may have gone away.
+                let _ = answer.send(self.driver.make_alone(group));
+            }
             Mail::Campaign(group) => self.driver.campaign(group),
             Mail::WorkDone(group, transfer, done) => self.driver.work_done(group, transfer, done),
             Mail::Nudge => self.nudged.store(false, Ordering::Release),

@@ -34,6 +34,9 @@ pub(super) struct Notified {
 pub(super) struct WriterStats {
     pub syncs: AtomicU64,
     pub batches: AtomicU64,
+    pub bytes: AtomicU64,
+    /// Batches that waited when the last write began.
+    pub waiting: AtomicU64,
 }
 
 pub(super) fn channel() -> (Sender<Handed>, Receiver<Handed>) {
@@ -67,6 +70,7 @@ pub(super) fn run(
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
             }
         }
+        stats.waiting.store(queue.len() as u64, Ordering::Relaxed);
         progress.step();
         let written = store.write(&writes);
         progress.step();
@@ -78,6 +82,7 @@ pub(super) fn run(
             return;
         }
         stats.syncs.fetch_add(1, Ordering::Relaxed);
+        stats.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         writes.clear();
         for (shard, number) in shards.iter().zip(&mut newest) {
             if let Some(number) = number.take() {

@@ -37,7 +37,7 @@ use rocksdb::{ColumnFamily, DB, FlushOptions, WriteBatch, WriteOptions, properti
 use rustc_hash::{FxHashMap, FxHashSet};
 use warren_proto::ids::GroupId;
 
-use crate::log_store::{Entry, GroupRecord, LogStore, SnapshotMeta, StoreError, Write};
+use crate::log_store::{Entry, GroupRecord, LogStore, SnapshotMeta, StoreError, StoreFigures, Write};
 use index::Index;
 
 /// Sizes and times of a store.
@@ -293,6 +293,10 @@ impl LogStore for RocksStore {
 
     fn stage(&self, group: GroupId, snapshot_index: u64, entries: &[Entry]) -> Result<(), StoreError> {
         self.stage_entries(group, snapshot_index, entries)
+    }
+
+    fn figures(&self) -> StoreFigures {
+        self.read_figures()
     }
 
     fn maintain(&self) -> Result<(), StoreError> {

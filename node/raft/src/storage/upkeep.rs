@@ -8,10 +8,10 @@ use warren_proto::ids::GroupId;
 use warren_proto::peer::StoredTombstone;
 
 use super::index::Run;
-use super::keys::{self, GroupKey};
+use super::keys::{self, GroupKey, LOG, META, SNAP};
 use super::recovery::for_each;
 use super::{RocksStore, Segment, Writer, read_error, values, write_error};
-use crate::log_store::{Entry, StoreError};
+use crate::log_store::{Entry, StoreError, StoreFigures};
 
 /// An open segment smaller than this is left open however idle it is.
 const IDLE_WORTH: usize = 1 << 20;
@@ -38,6 +38,22 @@ struct OnDisk {
 }
 
 impl RocksStore {
+    /// Looks at the folder's files and asks the database; waits for a write that is under way.
+    pub(super) fn read_figures(&self) -> StoreFigures {
+        let files = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let disk_bytes = files.filter_map(|file| file.metadata().ok()).filter(|m| m.is_file()).map(|m| m.len()).sum();
+        let of = |name: &properties::PropName| {
+            let families = [LOG, META, SNAP].into_iter().filter_map(|family| self.db.cf_handle(family));
+            families.filter_map(|cf| self.db.property_int_value_cf(cf, name).ok().flatten()).sum::<u64>()
+        };
+        let tables = of(properties::CUR_SIZE_ALL_MEM_TABLES) + of(properties::ESTIMATE_TABLE_READERS_MEM);
+        // One cache for all families.
+        let log = self.db.cf_handle(LOG);
+        let cache = log.and_then(|cf| self.db.property_int_value_cf(cf, properties::BLOCK_CACHE_USAGE).ok().flatten());
+        let segments = self.writer.lock().segments.values().filter(|s| s.entries > 0).count() as u64;
+        StoreFigures { disk_bytes, memory_bytes: tables + cache.unwrap_or_default(), segments }
+    }
+
     pub(super) fn run_upkeep(&self) -> Result<(), StoreError> {
         let Some(_alone) = self.upkeep.try_lock() else {
             return Ok(());

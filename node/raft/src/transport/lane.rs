@@ -137,6 +137,11 @@ impl Outbox {
         LaneStream { outbox: self.clone(), attempt: state.attempt, opened: false, taken: VecDeque::new() }
     }
 
+    /// Bytes of the frames that wait.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Number of frames waiting.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {

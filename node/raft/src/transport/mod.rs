@@ -249,6 +249,12 @@ impl Transport {
         self.inner.links.read().values().map(|l| (l.node, l.name.clone(), l.address.clone())).collect()
     }
 
+    /// Bytes that wait for each peer on each lane, in the order of [`Lane::ALL`].
+    pub fn waiting(&self) -> Vec<(NodeId, [usize; 4])> {
+        let links = self.inner.links.read();
+        links.values().map(|link| (link.node, std::array::from_fn(|lane| link.lanes[lane].waiting_bytes()))).collect()
+    }
+
     /// Puts a frame on a lane. Never waits; gives the frame back where the lane is full, has been without a connection
     /// for two seconds, or the peer is unknown.
     #[allow(clippy::result_large_err, reason = "giving the frame back is the point")]

@@ -4,6 +4,8 @@ use std::net::TcpListener;
 
 use warren_raft::transport::{Suspicion, Transport, TransportConfig};
 
+use warren_queues::quorum::SUPPORTED;
+
 use super::*;
 use crate::queue::protocol::QueuedMessage;
 use crate::session::registry::{EventReceiver, NoLog, SessionEvent};
@@ -41,7 +43,13 @@ impl Fixture {
         let links = Links::new(Arc::clone(&sessions), transport.unwrap(), tokio::runtime::Handle::current());
         let (sender, events) = Sessions::channel(Arc::new(NoLog));
         let session = sessions.register(sender);
-        let context = GroupContext { me, sessions, links: Arc::new(links), is_deleted: Box::new(|_| false) };
+        let context = GroupContext {
+            me,
+            sessions,
+            links: Arc::new(links),
+            supported: SUPPORTED,
+            is_deleted: Box::new(|_| false),
+        };
         let member = QuorumMachine::new(Arc::new(context), Config::default());
         Fixture { member, me, role, index: 0, now_ms: 1_000_000, session, events }
     }

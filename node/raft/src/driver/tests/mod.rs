@@ -10,7 +10,7 @@ use warren_proto::ids::{MachineVersion, MemberUid, NodeId};
 use warren_proto::peer::{RaftMessage, RaftMessageKind, snapshot_step};
 
 use super::output::{ChangeError, Event, MemberChange, StopReason};
-use super::{DriverConfig, Lane, Sabotage};
+use super::{DriverConfig, Lane, Sabotage, make_alone};
 use crate::log_store::{LogStore, Member, MemberRole};
 use crate::machine::{Refusal, Role};
 use cluster::{Cluster, GROUP};
@@ -215,6 +215,64 @@ fn a_follower_behind_the_log_is_given_the_snapshot_and_its_live_entries() {
 }
 
 #[test]
+fn a_snapshot_takes_no_more_of_the_network_than_it_may() {
+    let mut c = Cluster::new(3, 3, 10, |config| {
+        small_snapshots(config);
+        config.snapshot_tick_bytes = 100;
+        config.snapshot_stall_ticks = 10;
+    });
+    let leader = c.wait_leader();
+    let behind = (leader + 1) % 3;
+    churn(&mut c, 10, 0);
+    c.cut_off(behind);
+    churn(&mut c, 60, 1000);
+    c.heal();
+    c.record_sent = true;
+    c.run_until(60_000, |c| c.sent.iter().any(|(.., m)| is_offer(m)));
+    let began = c.now;
+    c.run_until(60_000, |c| c.machine(behind).restored > 0);
+    let ticks = (c.now - began) / 100;
+    let mut transfers = std::collections::BTreeSet::new();
+    let mut bytes = 0;
+    for snapshot in c.sent.iter().filter_map(|(.., m)| m.snapshot.as_ref()) {
+        transfers.insert(snapshot.transfer);
+        bytes += match &snapshot.step {
+            Some(snapshot_step::Step::State(state)) => state.data.len() as u64,
+            Some(snapshot_step::Step::Entries(entries)) => entries.entries.iter().map(|e| e.data.len() as u64).sum(),
+            _ => 0,
+        };
+    }
+    // A message may go beyond what is left.
+    assert!(bytes > 2_000 && ticks >= bytes / 300, "{bytes} bytes in {ticks} ticks");
+    assert_eq!(transfers.len(), 1, "waiting for its turn is no failure");
+    c.wait_equal();
+    c.check_bodies(behind);
+}
+
+#[test]
+fn transfers_beyond_the_limit_wait_for_those_under_way() {
+    let mut c = Cluster::new(3, 3, 10, |config| {
+        small_snapshots(config);
+        config.snapshot_tick_bytes = 300;
+        config.max_transfers = 1;
+    });
+    let leader = c.wait_leader();
+    churn(&mut c, 10, 0);
+    let behind: Vec<usize> = (0..3).filter(|n| *n != leader).collect();
+    // Both followers lose what they had, one after the other, so that the group goes on.
+    for n in &behind {
+        c.cut_off(*n);
+        churn(&mut c, 40, 1000);
+        c.heal();
+    }
+    c.run_until(120_000, |c| behind.iter().all(|n| c.machine(*n).waiting.len() == 90));
+    c.wait_equal();
+    for n in behind {
+        c.check_bodies(n);
+    }
+}
+
+#[test]
 fn an_install_that_is_interrupted_leaves_the_old_state_and_is_repeated() {
     let mut c = Cluster::new(3, 3, 13, small_snapshots);
     let leader = c.wait_leader();
@@ -394,6 +452,67 @@ fn a_member_that_missed_changes_votes_for_a_candidate_that_it_does_not_know() {
     c.run_until(20_000, |c| c.leader() == Some(3));
     c.wait_equal();
     assert_eq!(c.status(behind).unwrap().membership, c.status(3).unwrap().membership);
+}
+
+/// A cluster of four voters, three of which died for good; the one that is left has everything.
+fn one_of_four(seed: u64) -> (Cluster, usize) {
+    let mut c = Cluster::new(4, 3, seed, plain);
+    let leader = c.wait_leader();
+    c.ask(leader, &pushes(0..20));
+    c.create(3, 3, false);
+    let new = Member { uid: c.nodes[3].uid, node: c.nodes[3].id, role: MemberRole::Voter };
+    c.driver(leader).change_members(GROUP, 1, vec![MemberChange::Add(new)]);
+    c.poll(leader);
+    c.wait_equal();
+    c.ask(leader, &pushes(20..30));
+    c.wait_equal();
+    for n in (0..4).filter(|n| *n != 1) {
+        c.crash(n);
+    }
+    (c, 1)
+}
+
+fn serves_alone(c: &mut Cluster, left: usize) {
+    c.run_until(10_000, |c| c.leader() == Some(left));
+    let status = c.status(left).unwrap();
+    assert_eq!(status.membership.members.iter().map(|m| m.uid).collect::<Vec<_>>(), [c.nodes[left].uid]);
+}
+
+#[test]
+fn a_member_left_alone_serves_once_it_is_made_the_only_one_and_still_after_a_restart() {
+    for seed in 0..10 {
+        let (mut c, left) = one_of_four(900 + seed);
+        c.run(5_000);
+        assert_eq!(c.leader(), None);
+        c.driver(left).make_alone(GROUP).unwrap();
+        c.poll(left);
+        serves_alone(&mut c, left);
+        c.ask(left, &pushes(30..40));
+        c.run(1_000);
+        assert_eq!(c.machine(left).pushed, 40);
+        // Refused now that it has a leader.
+        assert_eq!(c.driver(left).make_alone(GROUP), Err(ChangeError::NotPermitted));
+        // The membership entries in its log do not bring the others back.
+        c.crash(left);
+        c.start(left);
+        serves_alone(&mut c, left);
+        assert_eq!(c.machine(left).pushed, 40);
+    }
+}
+
+#[test]
+fn a_stopped_member_is_made_the_only_one_on_its_disk() {
+    let (mut c, left) = one_of_four(77);
+    c.crash(left);
+    let record = c.nodes[left].store.durable_record(GROUP).unwrap();
+    let writes = make_alone(&record, c.nodes[left].id);
+    c.nodes[left].store.write(&writes).unwrap();
+    c.start(left);
+    serves_alone(&mut c, left);
+    assert_eq!(c.machine(left).pushed, 30);
+    c.crash(left);
+    let record = c.nodes[left].store.durable_record(GROUP).unwrap();
+    assert!(make_alone(&record, c.nodes[left].id).is_empty());
 }
 
 #[test]

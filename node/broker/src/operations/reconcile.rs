@@ -1,0 +1,248 @@
+//! What the leaders of quorum queues do about their queues' records and members without being asked (spec:
+//! quorum-queues.md, section 10.1).
+//!
+//! The group knows who belongs to it; a queue's record says who should. They differ for as long as a change is under way,
+//! and for longer where whoever made it died half way. A leader that sees the same difference several times in a row
+//! ends it. Where continuous reconciliation is on, leaders also add members to queues that have too few.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use warren_metastore::records::{Queue, QueueKind, Stored};
+use warren_proto::amqp091::FieldTable;
+use warren_proto::ids::{GroupId, MemberUid, NodeId};
+use warren_raft::driver::GroupStatus;
+use warren_raft::machine::Role;
+
+use super::arguments;
+use super::members::{MemberError, Order, Part, REMOVE_TIME};
+use crate::node::Broker;
+
+/// A member that the group has and the record has not is removed when it was seen so many times in a row.
+const STRANGER: u32 = 2;
+/// A member that the record has and the group has not goes when it was seen so many times in a row: it may be about to be
+/// added, which takes half a minute at most.
+const GHOST: u32 = 3;
+/// Records that one look repairs, at most: after the death of a node that led ten thousand, the rest waits for the next.
+const REPAIRS: usize = 2_000;
+/// Queues that one round gives a member.
+const ROUND: usize = 256;
+
+/// Continuous membership reconciliation (`quorum_queue.continuous_membership_reconciliation`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reconciliation {
+    /// Whether it is on.
+    pub enabled: bool,
+    /// Members that every quorum queue is to have; a queue's own `x-quorum-target-group-size` counts where it is higher.
+    pub target_size: Option<usize>,
+    /// Whether members on nodes that left the cluster are removed.
+    pub auto_remove: bool,
+    /// Time between two rounds.
+    pub interval: Duration,
+    /// Time from what may have changed something, such as a new node or queue, to the next round.
+    pub trigger_interval: Duration,
+}
+
+impl Default for Reconciliation {
+    fn default() -> Self {
+        Reconciliation {
+            enabled: false,
+            target_size: None,
+            auto_remove: false,
+            interval: Duration::from_secs(3600),
+            trigger_interval: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Differences between groups and records, and how many looks in a row saw them.
+#[derive(Debug, Default)]
+pub(crate) struct Doubts(HashMap<(GroupId, MemberUid), u32>);
+
+/// What a leader finds wrong with its queue's record.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Differences {
+    /// In the group, not in the record.
+    strangers: Vec<MemberUid>,
+    /// In the record, not in the group.
+    ghosts: Vec<MemberUid>,
+}
+
+fn differences(record: &Queue, status: &GroupStatus) -> Differences {
+    let in_group = |uid| status.membership.member(uid).is_some();
+    let in_record = |uid| record.members.iter().any(|m| m.uid == uid);
+    Differences {
+        strangers: status.membership.members.iter().map(|m| m.uid).filter(|uid| !in_record(*uid)).collect(),
+        ghosts: record.members.iter().map(|m| m.uid).filter(|uid| !in_group(*uid)).collect(),
+    }
+}
+
+/// Runs until the broker is gone.
+pub(crate) async fn run(broker: Weak<Broker>) {
+    let Some((settings, may_grow)) =
+        broker.upgrade().map(|b| (b.config.reconciliation.clone(), Arc::clone(&b.may_grow)))
+    else {
+        return;
+    };
+    if !settings.enabled {
+        return;
+    }
+    let mut pause = settings.trigger_interval;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = may_grow.notified() => tokio::time::sleep(settings.trigger_interval).await,
+        }
+        let Some(broker) = broker.upgrade() else { return };
+        pause = if broker.reconcile_members(&settings).await { settings.trigger_interval } else { settings.interval };
+    }
+}
+
+impl Broker {
+    fn led_here(&self) -> impl Iterator<Item = (Arc<Stored<Queue>>, GroupStatus)> {
+        let queues = self.metadata.queues().into_iter().filter(|q| q.kind == QueueKind::Quorum);
+        queues.filter_map(|queue| {
+            let status = self.queues.status(queue.group)?;
+            (status.role == Role::Leader && !status.membership.is_joint()).then_some((queue, status))
+        })
+    }
+
+    /// Compares the records of queues that are led here with their groups; answers what is left to be seen again.
+    pub(crate) async fn repair_records(&self, before: Doubts) -> Doubts {
+        let mut now = Doubts::default();
+        let mut work = Vec::new();
+        for (queue, status) in self.led_here() {
+            let found = differences(&queue, &status);
+            let mut seen = |uid: &MemberUid, limit: u32| {
+                let times = before.0.get(&(queue.group, *uid)).copied().unwrap_or_default() + 1;
+                now.0.insert((queue.group, *uid), times);
+                times >= limit
+            };
+            let strangers: Vec<MemberUid> = found.strangers.iter().copied().filter(|u| seen(u, STRANGER)).collect();
+            let ghosts: Vec<MemberUid> = found.ghosts.iter().copied().filter(|u| seen(u, GHOST)).collect();
+            if !strangers.is_empty() || !ghosts.is_empty() || queue.leader != Some(self.me) {
+                work.push((queue, strangers, ghosts));
+            }
+        }
+        // What this node knows of the metadata may be old: whoever cannot be sure repairs nothing.
+        let doubtful = work.iter().any(|(_, strangers, ghosts)| !strangers.is_empty() || !ghosts.is_empty());
+        if doubtful && self.metadata.fence(REMOVE_TIME).await.is_err() {
+            return now;
+        }
+        for (queue, strangers, ghosts) in work.into_iter().take(REPAIRS) {
+            if let Err(error) = self.repair_record(&queue, &strangers, &ghosts).await {
+                tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "the queue's record is not repaired yet");
+                // The metadata does not take it now, and would not take the others'.
+                if matches!(error, MemberError::Metadata(_)) {
+                    break;
+                }
+            }
+        }
+        now
+    }
+
+    async fn repair_record(
+        &self,
+        queue: &Queue,
+        strangers: &[MemberUid],
+        ghosts: &[MemberUid],
+    ) -> Result<(), MemberError> {
+        let Some(target) = self.metadata.queue_target(&queue.vhost, &queue.name) else { return Ok(()) };
+        if target.group != queue.group {
+            return Ok(());
+        }
+        let listed = target.members();
+        for uid in strangers.iter().filter(|uid| !listed.iter().any(|m| m.uid == **uid)) {
+            tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %uid, "the queue's record lacks a member: it is removed from the group");
+            self.order(&target, Order::Remove { uid: uid.0 }, REMOVE_TIME).await?;
+        }
+        let status = self.queues.status(queue.group);
+        let gone = |uid: MemberUid| {
+            ghosts.contains(&uid) && status.as_ref().is_some_and(|s| s.membership.member(uid).is_none())
+        };
+        if !ghosts.is_empty() {
+            tracing::warn!(queue = %queue.name, vhost = %queue.vhost, ?ghosts, "the group lacks members of the queue's record: they are removed from it");
+        }
+        self.write_record(&target, |record| {
+            record.members.retain(|m| !gone(m.uid));
+            record.leader = Some(self.me);
+        })
+        .await
+    }
+
+    /// One round: every queue that is led here and has too few members gets one more, where there is a node for it.
+    /// Answers whether another round may find more to do.
+    async fn reconcile_members(&self, settings: &Reconciliation) -> bool {
+        let nodes = self.metadata.nodes();
+        let mut changed = 0;
+        for (queue, status) in self.led_here().collect::<Vec<_>>() {
+            let settled = status.membership.members.len() == status.membership.voters().count()
+                && differences(&queue, &status) == Differences::default();
+            if !settled {
+                continue;
+            }
+            if changed >= ROUND {
+                return true;
+            }
+            let gone = queue.members.iter().find(|m| !nodes.iter().any(|n| n.id == m.node));
+            let outcome = if let Some(gone) = gone.filter(|_| settings.auto_remove && queue.members.len() > 1) {
+                self.remove_for_good(&queue, gone.uid).await
+            } else if let Some(name) = self.node_to_grow_to(&queue, settings) {
+                self.grow(&queue, &name).await
+            } else {
+                continue;
+            };
+            changed += 1;
+            match outcome {
+                Ok(()) => {
+                    tracing::info!(queue = %queue.name, vhost = %queue.vhost, "the queue's members were reconciled")
+                }
+                Err(error) => {
+                    tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "the queue's members are not reconciled yet");
+                }
+            }
+        }
+        changed > 0
+    }
+
+    async fn grow(&self, queue: &Queue, name: &str) -> Result<(), MemberError> {
+        let target = self.metadata.queue_target(&queue.vhost, &queue.name).ok_or(MemberError::NotFound)?;
+        self.add_member(&target, name, Part::Promotable).await
+    }
+
+    async fn remove_for_good(&self, queue: &Queue, uid: MemberUid) -> Result<(), MemberError> {
+        let target = self.metadata.queue_target(&queue.vhost, &queue.name).ok_or(MemberError::NotFound)?;
+        self.order(&target, Order::Remove { uid: uid.0 }, REMOVE_TIME).await?;
+        self.write_members(&target, |members| members.retain(|m| m.uid != uid)).await
+    }
+
+    /// The running node that a queue with too few members is to have its next one on: the one with the fewest. A queue
+    /// with an odd number of members gets one more only where there is a node for a second.
+    fn node_to_grow_to(&self, queue: &Queue, settings: &Reconciliation) -> Option<String> {
+        let arguments = FieldTable::decode_bare(&queue.arguments).unwrap_or_default();
+        let target = settings.target_size.max(arguments::target_group_size(&arguments))?;
+        let size = queue.members.len();
+        if size >= target {
+            return None;
+        }
+        let has = |node: NodeId| queue.members.iter().any(|m| m.node == node);
+        let nodes = self.metadata.nodes();
+        let free: Vec<_> = nodes.iter().filter(|n| !has(n.id) && self.links.is_up(n.id)).collect();
+        if size % 2 == 1 && free.len() < 2 {
+            return None;
+        }
+        let loads = self.members_by_node();
+        let chosen = free.into_iter().min_by_key(|n| loads.get(&n.id).copied().unwrap_or_default())?;
+        Some(chosen.name.to_string())
+    }
+
+    /// How many members of quorum queues each node has.
+    pub(super) fn members_by_node(&self) -> HashMap<NodeId, usize> {
+        let mut loads: HashMap<NodeId, usize> = HashMap::new();
+        for target in self.metadata.projections().load().queues() {
+            target.with_members(|member| *loads.entry(member.node).or_default() += 1);
+        }
+        loads
+    }
+}
