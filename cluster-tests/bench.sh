@@ -1,7 +1,8 @@
 #!/bin/bash
 # Throughput, latency and cost of one Warren node and of three, each case repeated, the median printed.
 #   bench.sh PATH/TO/warren
-# BENCH_SECONDS (10) and BENCH_ROUNDS (3) set length and repetitions; BENCH_CASES picks among "small large many".
+# BENCH_SECONDS (10) and BENCH_ROUNDS (3) set length and repetitions; BENCH_CASES picks among "small large many", and among
+# the cases about disks: "drained backlog spread1 spread10 spread1000". BENCH_NODES ("1 3") picks the clusters.
 # PEERS_SH=path/to/peers.sh BENCH_PEERS="rabbit1 rabbit3" measures other brokers in the same run, one at a time.
 # Syncs are counted where Linux's perf is installed and may trace system calls.
 set -euo pipefail
@@ -25,6 +26,13 @@ options_of() {
   case $1 in
     small) echo "--size 12 --producers 1 --consumers 1 --queues 1" ;;
     large) echo "--size 1024 --producers 1 --consumers 1 --queues 1" ;;
+    # What is written per byte published: 20 and 30 MB/s, with and without a consumer that keeps up.
+    drained) echo "--size 1024 --producers 1 --consumers 1 --queues 1 --rate 20000" ;;
+    backlog) echo "--size 1024 --producers 1 --queues 1 --no-consume --rate 30000" ;;
+    # The same load spread over more and more groups.
+    spread1) echo "--size 100 --producers 1 --consumers 1 --queues 1 --rate 5000" ;;
+    spread10) echo "--size 100 --producers 1 --consumers 1 --queues 10 --rate 5000" ;;
+    spread1000) echo "--size 100 --producers 1 --consumers 1 --queues 1000 --rate 5000 --warmup 10" ;;
     many) echo "--size 12 --producers 4 --consumers 4 --queues 10" ;;
     *) echo "bench: unknown case $1" >&2; exit 64 ;;
   esac
@@ -69,13 +77,16 @@ for run, file in zip(runs, files):
         run["syncs_per_second"] = sum(counts) / took
     except (OSError, StopIteration):
         pass
-run = sorted(runs, key=lambda run: run["consumed_per_second"])[len(runs) // 2]
+run = sorted(runs, key=lambda run: (run["consumed_per_second"], run["confirmed_per_second"]))[len(runs) // 2]
 confirm, cpu = run.get("confirm_us") or {}, sum(p["cpu_seconds"] for p in run["watched"])
 resident = max((p["resident_bytes"] for p in run["watched"]), default=0) / 1e6
 syncs = f"{run['syncs_per_second']:.0f}" if "syncs_per_second" in run else "-"
+published = run["confirmed_per_second"] * run["seconds"] * run["size"]
+written = sum(p.get("written_bytes", 0) for p in run["watched"]) / max(len(run["watched"]), 1)
+ratio = f"{written / published:.2f}" if published and written else "-"
 ms = lambda name: f"{confirm[name] / 1000:.2f}" if name in confirm else "-"
-print(f"{target:<10} {case:<6} {run['consumed_per_second']:>10.0f} {run['confirmed_per_second']:>10.0f} "
-      f"{ms('p50'):>9} {ms('p99'):>9} {cpu:>8.2f} {syncs:>8} {resident:>9.0f}", flush=True)
+print(f"{target:<10} {case:<10} {run['consumed_per_second']:>10.0f} {run['confirmed_per_second']:>10.0f} "
+      f"{ms('p50'):>9} {ms('p99'):>9} {cpu:>8.2f} {syncs:>8} {resident:>9.0f} {ratio:>8}", flush=True)
 END
     rm -f "$work"/[0-9]*
   done
@@ -112,9 +123,9 @@ warren_nodes() {
   sleep 2
 }
 
-echo "persistent messages, window 1000, prefetch 1000; $seconds s a run, median of $rounds; times in ms, memory in MB"
-printf '%-10s %-6s %10s %10s %9s %9s %8s %8s %9s\n' broker case consumed/s confirm/s p50 p99 cpu_s sync/s resident
-for count in 1 3; do
+echo "persistent messages, window 1000, prefetch 1000; $seconds s a run, median of $rounds; times in ms, memory in MB, bytes written by a node per byte of body"
+printf '%-10s %-10s %10s %10s %9s %9s %8s %8s %9s %8s\n' broker case consumed/s confirm/s p50 p99 cpu_s sync/s resident written
+for count in ${BENCH_NODES:-1 3}; do
   warren_nodes "$count"
   measure "warren$count" "$uris" "$pids"
   clean

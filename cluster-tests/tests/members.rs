@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapin::options::QueueDeclareOptions;
+use lapin::options::{BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::Value;
 use warren_cluster_tests::{Cluster, Load, Node, Setup, Stop, amqp, wait_for};
@@ -204,4 +204,95 @@ fn queues_with_too_few_members_get_more_by_themselves_where_that_is_asked_for() 
             assert_eq!(amqp::ready(&channel, name).await.unwrap(), 1, "{name}");
         }
     });
+}
+
+#[test]
+fn a_new_member_gets_a_backlog_without_traffic_and_serves_it_alone() {
+    const COUNT: u32 = 50_000;
+    let mut cluster = Cluster::start(3);
+    declare_with_one_member(&cluster[0], &["backlog".to_owned()]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        let mut answers = Vec::new();
+        for number in 1..COUNT {
+            answers.push(amqp::answer(&channel, "backlog", number.to_string().as_bytes()).await.unwrap());
+        }
+        for answer in answers {
+            assert!(answer.await.unwrap().is_ack());
+        }
+    });
+    let [first, second] = [0, 1].map(|index| cluster[index].name().to_owned());
+    cluster[2].ctl_ok(&["add_member", "backlog", &second]);
+    wait_settled(&cluster[2], "backlog", 2);
+    cluster[2].ctl_ok(&["delete_member", "backlog", &first]);
+    assert_eq!(exit(&cluster[2], &["delete_member", "backlog", &second]), 69, "the last member");
+    cluster[0].stop(Stop::Kill);
+    wait_for("the new member to lead", SOON, || (cluster.leader_of("backlog") == Some(1)).then_some(()));
+    runtime.block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[1]).await.unwrap();
+        assert_eq!(amqp::ready(&channel, "backlog").await.unwrap(), COUNT);
+        for number in 0..200u32 {
+            let options = BasicGetOptions { no_ack: true };
+            let message = channel.basic_get("backlog".into(), options).await.unwrap().expect("a message");
+            let body = if number == 0 { b"kept".to_vec() } else { number.to_string().into_bytes() };
+            assert_eq!(message.delivery.data, body);
+        }
+    });
+}
+
+#[test]
+fn a_member_of_a_deleted_queue_neither_votes_nor_serves_what_it_had() {
+    let mut cluster = Cluster::start(3);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let publish = |node: &Node, body: &'static [u8]| {
+        runtime.block_on(async {
+            let (_connection, channel) = amqp::confirm_channel(node).await.unwrap();
+            amqp::declare_quorum(&channel, "again").await.unwrap();
+            assert_eq!(amqp::publish(&channel, "again", body, amqp::ANSWER_LIMIT).await.unwrap(), Some(true));
+        });
+    };
+    publish(&cluster[0], b"old");
+    cluster[2].stop(Stop::Kill);
+    cluster[0].ctl_ok(&["delete_queue", "again"]);
+    publish(&cluster[0], b"new");
+    cluster.restart(2);
+    wait_settled(&cluster[0], "again", 3);
+    // With the first node gone, the third is needed for a majority, and only its new member counts.
+    cluster[0].stop(Stop::Kill);
+    publish(&cluster[2], b"newer");
+    runtime.block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[2]).await.unwrap();
+        assert_eq!(amqp::drain(&channel, "again").await.unwrap(), [b"new".to_vec(), b"newer".to_vec()]);
+    });
+}
+
+#[test]
+fn removals_at_once_leave_a_queue_that_works_and_one_without_a_majority_is_not_reported_as_done() {
+    let mut cluster = Cluster::start(5);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        amqp::declare_quorum(&channel, "shrunk").await.unwrap();
+        assert_eq!(amqp::publish(&channel, "shrunk", b"m", amqp::ANSWER_LIMIT).await.unwrap(), Some(true));
+    });
+    let here = nodes_of(&cluster[0], "shrunk");
+    // All three at once, from three nodes: whatever the order, one member stays.
+    let ends: Vec<i32> = std::thread::scope(|scope| {
+        let remove = |(asked, name): (&Node, &String)| exit(asked, &["delete_member", "shrunk", name]);
+        let running: Vec<_> = cluster.iter().zip(&here).map(|pair| scope.spawn(move || remove(pair))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(ends.iter().filter(|end| **end == 69).count(), 1, "{ends:?}");
+    assert_eq!(ends.iter().filter(|end| **end == 0).count(), 2, "{ends:?}");
+    wait_settled(&cluster[0], "shrunk", 1);
+
+    let left = nodes_of(&cluster[0], "shrunk").remove(0);
+    let index = |name: &str| cluster.iter().position(|n| n.name() == name).expect("a node of the cluster");
+    let (one, other) = (index(&left), (index(&left) + 1) % 5);
+    let joins = cluster[other].name().to_owned();
+    cluster[one].ctl_ok(&["add_member", "shrunk", &joins]);
+    wait_settled(&cluster[one], "shrunk", 2);
+    cluster[other].stop(Stop::Kill);
+    assert_eq!(exit(&cluster[one], &["delete_member", "shrunk", &joins]), 75, "one of two is no majority");
+    assert_eq!(nodes_of(&cluster[one], "shrunk").len(), 2);
 }

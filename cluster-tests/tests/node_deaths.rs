@@ -192,3 +192,41 @@ fn a_node_whose_disk_was_replaced_joins_again_and_never_votes_as_its_old_self() 
         assert_eq!(bodies.len(), 202);
     });
 }
+
+#[test]
+fn a_node_that_dies_while_a_queue_is_made_leaves_one_that_works_or_none_and_it_can_be_deleted() {
+    let mut cluster = Cluster::start(3);
+    for round in 0..rounds(9) {
+        let (dies, queue) = (round % 3, format!("made-{round}"));
+        let asked = (dies + 1) % 3;
+        // Sometimes its own client's declare, sometimes another's.
+        let through = if round % 2 == 0 { dies } else { asked };
+        let uri = format!("amqp://guest:guest@127.0.0.1:{}/%2f", cluster[through].amqp_port());
+        let name = queue.clone();
+        let declaring = std::thread::spawn(move || {
+            runtime().block_on(async {
+                let connection = lapin::Connection::connect(&uri, lapin::ConnectionProperties::default()).await?;
+                let channel = connection.create_channel().await?;
+                amqp::declare_quorum(&channel, &name).await
+            })
+        });
+        std::thread::sleep(Duration::from_millis(2 + 5 * round as u64));
+        cluster[dies].stop(Stop::Kill);
+        // With the node's death it may fail; what counts is what is left.
+        let _ = declaring.join().expect("it does not panic");
+        cluster.restart(dies);
+        runtime().block_on(async {
+            let (_connection, channel) = amqp::confirm_channel(&cluster[asked]).await.unwrap();
+            amqp::declare_quorum(&channel, &queue).await.unwrap();
+            assert_eq!(amqp::publish(&channel, &queue, b"m", amqp::ANSWER_LIMIT).await.unwrap(), Some(true));
+        });
+        wait_for("one leader and its followers", Duration::from_secs(30), || {
+            let rows = cluster[asked].ctl_rows(&["quorum_status", &queue])?;
+            let state = |wanted: &str| rows.iter().filter(|row| row["Raft State"] == wanted).count();
+            (state("leader") == 1 && state("follower") == 2).then_some(())
+        });
+        cluster[dies].ctl_ok(&["delete_queue", &queue]);
+    }
+    let left = cluster[0].ctl_rows(&["list_queues", "name"]).expect("it answers");
+    assert!(left.is_empty(), "{left:?}");
+}

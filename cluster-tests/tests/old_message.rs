@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::FieldTable;
-use warren_cluster_tests::{Cluster, amqp, wait_for, warren_binary};
+use warren_cluster_tests::{Cluster, Stop, amqp, wait_for, warren_binary};
 
 /// `$WARREN_TEST_PASSING` messages go by, else so many that a log that kept them would be too big: 300 MB.
 fn passing() -> u64 {
@@ -31,6 +31,29 @@ fn bytes_in(folder: &Path) -> u64 {
         .sum()
 }
 
+/// So many messages of 200 bytes go through a queue, by way of the nodes that run.
+fn pass(cluster: &Cluster, queue: &str, count: u64) {
+    let running = cluster.iter().filter(|node| node.pid().is_some());
+    let nodes: Vec<String> =
+        running.map(|node| format!("amqp://guest:guest@127.0.0.1:{}/%2f", node.amqp_port())).collect();
+    let ended = Command::new(warren_binary())
+        .args(["perf", "amqp091", "--keep", "--quiet", "--json", "-u", queue, "-s", "200"])
+        .args(["-C", &count.to_string(), "-H", &nodes.join(",")])
+        .stdout(Stdio::null())
+        .status()
+        .expect("the load generator runs");
+    assert!(ended.success(), "{ended}");
+}
+
+fn wait_small(cluster: &Cluster, most: u64) {
+    wait_for("the logs to shrink", SILENCE, || {
+        let sizes: Vec<u64> = cluster.iter().map(|node| bytes_in(&node.data_dir())).collect();
+        println!("bytes of the nodes' folders: {sizes:?}");
+        std::thread::sleep(Duration::from_secs(1));
+        sizes.iter().all(|bytes| *bytes < most).then_some(())
+    });
+}
+
 #[test]
 fn a_message_that_is_never_acknowledged_does_not_keep_the_log_of_millions_that_pass() {
     let cluster = Cluster::start(3);
@@ -50,22 +73,8 @@ fn a_message_that_is_never_acknowledged_does_not_keep_the_log_of_millions_that_p
         (connection, channel, consumer)
     });
 
-    let nodes: Vec<String> =
-        cluster.iter().map(|node| format!("amqp://guest:guest@127.0.0.1:{}/%2f", node.amqp_port())).collect();
-    let ended = Command::new(warren_binary())
-        .args(["perf", "amqp091", "--keep", "--quiet", "--json", "-u", queue, "-s", "200"])
-        .args(["-C", &passing().to_string(), "-H", &nodes.join(",")])
-        .stdout(Stdio::null())
-        .status()
-        .expect("the load generator runs");
-    assert!(ended.success(), "{ended}");
-
-    wait_for("the logs to shrink", SILENCE, || {
-        let sizes: Vec<u64> = cluster.iter().map(|node| bytes_in(&node.data_dir())).collect();
-        println!("bytes of the nodes' folders: {sizes:?}");
-        std::thread::sleep(Duration::from_secs(1));
-        sizes.iter().all(|bytes| *bytes < MOST_BYTES).then_some(())
-    });
+    pass(&cluster, queue, passing());
+    wait_small(&cluster, MOST_BYTES);
 
     runtime.block_on(async {
         drop(holder);
@@ -77,5 +86,81 @@ fn a_message_that_is_never_acknowledged_does_not_keep_the_log_of_millions_that_p
         let again = again.expect("a delivery").expect("the connection works");
         assert_eq!((again.data.as_slice(), again.redelivered), (b"the first".as_slice(), true));
         again.acker.ack(BasicAckOptions::default()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_follower_that_was_away_meanwhile_gets_a_snapshot_and_can_lead() {
+    let mut cluster = Cluster::start(3);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let queue = "away";
+    let publish_one = |body: &'static [u8]| {
+        runtime.block_on(async {
+            let (_connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+            amqp::declare_quorum(&channel, queue).await.unwrap();
+            assert_eq!(amqp::publish(&channel, queue, body, amqp::ANSWER_LIMIT).await.unwrap(), Some(true));
+        });
+    };
+    publish_one(b"the first");
+    let holder = runtime.block_on(async {
+        let (connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        channel.basic_qos(1, BasicQosOptions::default()).await.unwrap();
+        let options = BasicConsumeOptions::default();
+        let mut consumer =
+            channel.basic_consume(queue.into(), "h".into(), options, FieldTable::default()).await.unwrap();
+        consumer.next().await.expect("a delivery").expect("the connection works");
+        (connection, channel, consumer)
+    });
+    cluster[2].stop(Stop::Kill);
+    pass(&cluster, queue, 200_000);
+    cluster.restart(2);
+    wait_for("the follower to have everything", SILENCE, || {
+        let rows = cluster[0].ctl_rows(&["quorum_status", queue])?;
+        let of = |name: &str, column: &str| rows.iter().find(|r| r["Node Name"] == name)?[column].as_u64();
+        let (first, third) = (of("w1@localhost", "Last Applied")?, of("w3@localhost", "Last Applied")?);
+        (first == third && of("w3@localhost", "Snapshot Index")? > 0).then_some(())
+    });
+    assert!(cluster[2].log().contains("snapshot installed"), "it was behind the log");
+    cluster[0].ctl_ok(&["transfer_leadership", queue, "w3@localhost"]);
+    runtime.block_on(async {
+        drop(holder);
+        let (_connection, channel) = amqp::confirm_channel(&cluster[2]).await.unwrap();
+        let options = BasicConsumeOptions::default();
+        let mut consumer =
+            channel.basic_consume(queue.into(), "c".into(), options, FieldTable::default()).await.unwrap();
+        let again = tokio::time::timeout(amqp::ANSWER_LIMIT, consumer.next()).await.expect("it comes again");
+        assert_eq!(again.expect("a delivery").expect("the connection works").data, b"the first");
+    });
+}
+
+#[test]
+fn messages_that_are_returned_again_and_again_do_not_fill_the_disk() {
+    let cluster = Cluster::start(3);
+    let queue = "returned";
+    let returned = tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+        amqp::declare_quorum(&channel, queue).await.unwrap();
+        for _ in 0..100 {
+            let confirmed = amqp::publish(&channel, queue, &[7; 1000], amqp::ANSWER_LIMIT).await;
+            assert_eq!(confirmed.unwrap(), Some(true));
+        }
+        let options = BasicConsumeOptions::default();
+        let mut consumer =
+            channel.basic_consume(queue.into(), "c".into(), options, FieldTable::default()).await.unwrap();
+        let until = tokio::time::Instant::now() + Duration::from_secs(10);
+        let mut returned = 0;
+        while tokio::time::Instant::now() < until {
+            let delivery = consumer.next().await.expect("a delivery").expect("the connection works");
+            let options = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
+            delivery.acker.nack(options).await.unwrap();
+            returned += 1;
+        }
+        returned
+    });
+    assert!(returned > 1_000, "{returned}");
+    wait_small(&cluster, 4 << 20);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&cluster[1]).await.unwrap();
+        assert_eq!(amqp::ready(&channel, queue).await.unwrap(), 100);
     });
 }

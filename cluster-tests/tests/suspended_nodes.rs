@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions};
 use lapin::types::FieldTable;
-use warren_cluster_tests::{Cluster, Node, amqp};
+use warren_cluster_tests::{Cluster, Load, Node, amqp, rounds, wait_for};
 
 /// Longer than it takes to judge a silent node down.
 const A_WHILE: Duration = Duration::from_secs(3);
@@ -45,4 +45,30 @@ fn a_consumer_is_served_when_its_node_comes_back_while_nobody_leads() {
         delivery.acker.ack(BasicAckOptions::default()).await.unwrap();
         signal(&cluster[0], "-CONT");
     });
+}
+
+#[test]
+fn nodes_that_stand_still_for_a_moment_again_and_again_are_in_step_soon_after() {
+    let cluster = Cluster::start(3);
+    let load = Load::start(&cluster, "blips");
+    for round in 0..rounds(40) {
+        let node = &cluster[round % 3];
+        signal(node, "-STOP");
+        std::thread::sleep(Duration::from_millis(300));
+        signal(node, "-CONT");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    wait_for("every node to see every other", Duration::from_secs(10), || {
+        let all_up = |node: &Node| {
+            let rows = node.ctl_rows(&["cluster_status"])?;
+            Some(rows.first()?["running_nodes"].as_array()?.len() == 3)
+        };
+        cluster.iter().all(|node| all_up(node) == Some(true)).then_some(())
+    });
+    wait_for("every member to follow", Duration::from_secs(10), || {
+        let rows = cluster[0].ctl_rows(&["quorum_status", "blips"])?;
+        let state = |wanted: &str| rows.iter().filter(|row| row["Raft State"] == wanted).count();
+        (state("leader") == 1 && state("follower") == 2).then_some(())
+    });
+    load.finish();
 }

@@ -37,7 +37,14 @@ pub fn json(plan: &Plan, outcome: &Outcome) -> Value {
     let watched: Vec<Value> = outcome
         .watched
         .iter()
-        .map(|usage| json!({"pid": usage.pid, "cpu_seconds": usage.cpu_seconds, "resident_bytes": usage.resident}))
+        .map(|usage| {
+            json!({
+                "pid": usage.pid,
+                "cpu_seconds": usage.cpu_seconds,
+                "resident_bytes": usage.resident,
+                "written_bytes": usage.written,
+            })
+        })
         .collect();
     json!({
         "producers": plan.producers.len(),
@@ -128,10 +135,11 @@ pub fn text(plan: &Plan, outcome: &Outcome) -> String {
     line(format!("processor  {:.2} s here", outcome.own_cpu));
     for usage in &outcome.watched {
         line(format!(
-            "           {:.2} s in process {}, {} MB resident",
+            "           {:.2} s in process {}, {} MB resident, {} MB written",
             usage.cpu_seconds,
             usage.pid,
-            usage.resident / 1_000_000
+            usage.resident / 1_000_000,
+            usage.written / 1_000_000
         ));
     }
     for error in outcome.run.errors.lock().iter() {

@@ -161,13 +161,16 @@ pub(crate) struct OrderFor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     Again,
+    /// The leader that was asked is the one to go, and has handed over.
+    Moved,
     LastVoter,
     NoSuchMember,
     NonVoters,
     TooOld,
 }
 
-const WORDS: [(Refused, &str); 5] = [
+const WORDS: [(Refused, &str); 6] = [
+    (Refused::Moved, "moved"),
     (Refused::Again, "again"),
     (Refused::LastVoter, "last_voter"),
     (Refused::NoSuchMember, "no_such_member"),
@@ -222,9 +225,10 @@ impl Broker {
             Order::Remove { uid } if !has(uid) => Ok(()),
             Order::Remove { uid } => {
                 if status.me == MemberUid(uid) && status.membership.voters().count() > 1 {
-                    // It is asked again of the next leader.
-                    self.queues.transfer_leadership(group, None, TRANSFER_TIME).await?;
-                    return Err(Refused::Again);
+                    // The next leader is asked again, so that it is sure to have the change. There may be nobody yet who
+                    // is ready to lead.
+                    let moved = self.queues.transfer_leadership(group, None, TRANSFER_TIME).await;
+                    return Err(moved.map_or(Refused::Again, |()| Refused::Moved));
                 }
                 Ok(self.queues.change_members(group, vec![MemberChange::Remove(MemberUid(uid))]).await?)
             }
@@ -262,9 +266,12 @@ impl Broker {
                 Err(Refused::NoSuchMember) => return Err(MemberError::NotVoter),
                 Err(Refused::NonVoters) => return Err(MemberError::NonVoters),
                 Err(Refused::TooOld) => return Err(MemberError::TooOld(order.node_name(self))),
-                Err(Refused::Again) if Instant::now() >= deadline => return Err(MemberError::Timeout),
+                Err(Refused::Again | Refused::Moved) if Instant::now() >= deadline => return Err(MemberError::Timeout),
+                Err(Refused::Moved) => known = self.queue_leader(target).await,
                 Err(Refused::Again) => {
-                    tokio::time::sleep(PAUSE).await;
+                    // Two removals, each of the leader that the other made, must not go on in step.
+                    let pause = PAUSE.as_millis() as u64;
+                    tokio::time::sleep(Duration::from_millis(pause / 2 + random_u64() % pause)).await;
                     known = self.queue_leader(target).await;
                 }
             }

@@ -60,6 +60,21 @@ impl Default for Reconciliation {
 #[derive(Debug, Default)]
 pub(crate) struct Doubts(HashMap<(GroupId, MemberUid), u32>);
 
+impl Doubts {
+    /// Counts what a look found of a group; answers what was found often enough in a row.
+    fn lasting(&mut self, before: &Doubts, group: GroupId, found: Differences) -> Differences {
+        let mut often = |uid: MemberUid, limit: u32| {
+            let times = before.0.get(&(group, uid)).copied().unwrap_or_default() + 1;
+            self.0.insert((group, uid), times);
+            times >= limit
+        };
+        Differences {
+            strangers: found.strangers.into_iter().filter(|uid| often(*uid, STRANGER)).collect(),
+            ghosts: found.ghosts.into_iter().filter(|uid| often(*uid, GHOST)).collect(),
+        }
+    }
+}
+
 /// What a leader finds wrong with its queue's record.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Differences {
@@ -113,16 +128,9 @@ impl Broker {
         let mut now = Doubts::default();
         let mut work = Vec::new();
         for (queue, status) in self.led_here() {
-            let found = differences(&queue, &status);
-            let mut seen = |uid: &MemberUid, limit: u32| {
-                let times = before.0.get(&(queue.group, *uid)).copied().unwrap_or_default() + 1;
-                now.0.insert((queue.group, *uid), times);
-                times >= limit
-            };
-            let strangers: Vec<MemberUid> = found.strangers.iter().copied().filter(|u| seen(u, STRANGER)).collect();
-            let ghosts: Vec<MemberUid> = found.ghosts.iter().copied().filter(|u| seen(u, GHOST)).collect();
-            if !strangers.is_empty() || !ghosts.is_empty() || queue.leader != Some(self.me) {
-                work.push((queue, strangers, ghosts));
+            let lasting = now.lasting(&before, queue.group, differences(&queue, &status));
+            if lasting != Differences::default() || queue.leader != Some(self.me) {
+                work.push((queue, lasting.strangers, lasting.ghosts));
             }
         }
         // What this node knows of the metadata may be old: whoever cannot be sure repairs nothing.
@@ -244,5 +252,40 @@ impl Broker {
             target.with_members(|member| *loads.entry(member.node).or_default() += 1);
         }
         loads
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(strangers: &[u64], ghosts: &[u64]) -> Differences {
+        let uids = |numbers: &[u64]| numbers.iter().copied().map(MemberUid).collect();
+        Differences { strangers: uids(strangers), ghosts: uids(ghosts) }
+    }
+
+    /// What each of some looks in a row acts upon.
+    fn looks(seen: &[Differences]) -> Vec<Differences> {
+        let mut before = Doubts::default();
+        let mut acted = Vec::new();
+        for look in seen {
+            let mut now = Doubts::default();
+            let again = Differences { strangers: look.strangers.clone(), ghosts: look.ghosts.clone() };
+            acted.push(now.lasting(&before, GroupId(1), again));
+            before = now;
+        }
+        acted
+    }
+
+    #[test]
+    fn a_difference_has_to_last_before_it_is_ended() {
+        let none = || found(&[], &[]);
+        assert_eq!(looks(&[found(&[1], &[]), found(&[1], &[])]), [none(), found(&[1], &[])]);
+        // A member that is being added is in the record first.
+        assert_eq!(looks(&[found(&[], &[2]), found(&[], &[2]), none()]), [none(), none(), none()]);
+        assert_eq!(looks(&[found(&[], &[2]), found(&[], &[2]), found(&[], &[2])])[2], found(&[], &[2]));
+        // Only looks in a row count, and each member for itself.
+        assert_eq!(looks(&[found(&[1], &[]), none(), found(&[1], &[])])[2], none());
+        assert_eq!(looks(&[found(&[1], &[]), found(&[3], &[])])[1], none());
     }
 }

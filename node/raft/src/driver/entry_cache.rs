@@ -22,11 +22,21 @@ pub struct EntryCache {
     part_limit: usize,
 }
 
+/// The cached entries of a group, and what they cost.
+#[derive(Default)]
+struct Cached {
+    entries: VecDeque<(u64, Batch)>,
+    bytes: usize,
+}
+
 #[derive(Default)]
 struct Part {
-    groups: FxHashMap<GroupId, VecDeque<(u64, Batch)>>,
+    groups: FxHashMap<GroupId, Cached>,
     order: VecDeque<(GroupId, u64, usize)>,
+    /// Of all places in `order`.
     bytes: usize,
+    /// Of those whose group is there.
+    alive: usize,
 }
 
 impl EntryCache {
@@ -39,7 +49,7 @@ impl EntryCache {
 
     /// Bytes in the cache, and at most.
     pub fn bytes(&self) -> (usize, usize) {
-        let used = self.parts.iter().map(|part| part.read().bytes).sum();
+        let used = self.parts.iter().map(|part| part.read().alive).sum();
         (used, self.part_limit * self.parts.len())
     }
 
@@ -55,20 +65,24 @@ impl EntryCache {
         }
         let mut part = self.part(group).write();
         let part = &mut *part;
-        let entries = part.groups.entry(group).or_default();
-        if entries.back().is_some_and(|(last, _)| *last >= index) {
+        let cached = part.groups.entry(group).or_default();
+        if cached.entries.back().is_some_and(|(last, _)| *last >= index) {
             return;
         }
-        entries.push_back((index, batch));
+        cached.entries.push_back((index, batch));
+        cached.bytes += cost;
         part.order.push_back((group, index, cost));
         part.bytes += cost;
+        part.alive += cost;
         while part.bytes > self.part_limit {
             let Some((group, index, cost)) = part.order.pop_front() else { break };
             part.bytes -= cost;
-            if let Some(entries) = part.groups.get_mut(&group) {
+            if let Some(Cached { entries, bytes }) = part.groups.get_mut(&group) {
                 while entries.front().is_some_and(|(i, _)| *i <= index) {
                     entries.pop_front();
                 }
+                *bytes -= cost;
+                part.alive -= cost;
                 if entries.is_empty() {
                     part.groups.remove(&group);
                 }
@@ -78,14 +92,17 @@ impl EntryCache {
 
     /// Forgets a group that is deleted. Its places in the eviction order go as they come up.
     pub(crate) fn remove(&self, group: GroupId) {
-        self.part(group).write().groups.remove(&group);
+        let mut part = self.part(group).write();
+        if let Some(cached) = part.groups.remove(&group) {
+            part.alive -= cached.bytes;
+        }
     }
 }
 
 impl EntryReader for EntryCache {
     fn cached(&self, group: GroupId, index: u64) -> Option<Batch> {
         let part = self.part(group).read();
-        let entries = part.groups.get(&group)?;
+        let entries = &part.groups.get(&group)?.entries;
         let at = entries.partition_point(|(i, _)| *i < index);
         entries.get(at).filter(|(i, _)| *i == index).map(|(_, batch)| batch.clone())
     }
@@ -112,4 +129,33 @@ impl EntryReader for EntryCache {
 /// Which of `shards` a group belongs to.
 pub fn shard_of(group: GroupId, shards: usize) -> usize {
     (super::config::mix(&[group.0]) % shards.max(1) as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_proto::batch::BatchBuilder;
+    use warren_proto::ids::MachineVersion;
+
+    use super::*;
+    use crate::driver::mem_store::MemStore;
+
+    fn batch() -> Batch {
+        Batch::parse(BatchBuilder::new(MachineVersion(1)).finish(1)).unwrap()
+    }
+
+    #[test]
+    fn a_deleted_group_takes_nothing_and_its_places_go_as_they_come_up() {
+        let cache = EntryCache::new(Arc::new(MemStore::default()), 10 * (100 + OVERHEAD), 1);
+        for index in 1..=5 {
+            cache.insert(GroupId(1), index, batch(), 100);
+        }
+        assert_eq!(cache.bytes(), (5 * (100 + OVERHEAD), 10 * (100 + OVERHEAD)));
+        cache.remove(GroupId(1));
+        assert_eq!(cache.bytes().0, 0);
+        for index in 1..=20 {
+            cache.insert(GroupId(2), index, batch(), 100);
+        }
+        assert_eq!(cache.bytes().0, 10 * (100 + OVERHEAD));
+        assert!(cache.cached(GroupId(2), 10).is_none() && cache.cached(GroupId(2), 11).is_some());
+    }
 }
