@@ -138,6 +138,12 @@ impl Cluster {
         self.nodes[index].wait_ready(READY_LIMIT);
     }
 
+    /// Kills and starts every node, so that what they stored is in table files and not in the write-ahead log alone.
+    pub fn flush(&mut self) {
+        self.kill_all();
+        self.start_all();
+    }
+
     /// Kills every running node, as nearly at once as one thread can.
     pub fn kill_all(&mut self) {
         for node in &mut self.nodes {

@@ -19,6 +19,7 @@ mod node;
 mod ports;
 pub mod process;
 mod program;
+pub mod table_files;
 
 pub use cluster::{Cluster, Setup, warren_binary};
 pub use disk::{DiskFault, mounts_are_refused};

@@ -24,6 +24,7 @@ use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, QuorumMachine};
 use crate::queue::links::Links;
 use crate::queue::protocol::{QueueEvent, QueueItem, QueueReply, QueueRequest, QueueStats, ToQueue, ToSession};
+use crate::queue::quarantine::Quarantine;
 use crate::session::registry::Sessions;
 
 /// How long an operation waits for a queue that has no leader.
@@ -132,6 +133,7 @@ pub struct Broker {
     pub(crate) classic: Arc<ClassicHost>,
     pub(crate) transport: warren_raft::transport::Transport,
     pub(crate) entries: Arc<dyn EntryReader>,
+    pub(crate) quarantine: Arc<Quarantine>,
     pub(crate) started: Instant,
     pub(crate) stranger: User,
     /// Exclusive queues by the connection of this node that owns them.
@@ -239,34 +241,37 @@ impl Broker {
         target: &QueueTarget,
         request: QueueRequest,
     ) -> Result<QueueReply, BrokerError> {
-        let answer = self
-            .ask_queue(from, target, QUEUE_TIMEOUT, |correlation| QueueItem::Command {
-                correlation,
-                request: request.clone(),
-            })
-            .await?;
-        match answer.event {
-            QueueEvent::Replied { mut reply, .. } => {
-                if let QueueReply::Got { message, .. } = &mut reply
-                    && message.body.in_log().is_some()
-                {
-                    let (entries, group) = (self.entry_reader(), target.group);
-                    let mut taken = message.clone();
-                    let loaded = tokio::task::spawn_blocking(move || {
-                        crate::queue::protocol::load_bodies(group, std::slice::from_mut(&mut taken), &entries);
-                        taken
-                    })
-                    .await;
-                    *message = loaded.map_err(|e| BrokerError::Internal(e.to_string()))?;
-                }
-                match reply {
-                    QueueReply::Unsupported => Err(BrokerError::Internal(format!(
-                        "queue '{}' in vhost '{}' has a member that does not support this yet",
-                        target.name, target.vhost
-                    ))),
-                    reply => Ok(reply),
-                }
+        let deadline = tokio::time::Instant::now() + QUEUE_TIMEOUT;
+        let mut answer;
+        loop {
+            answer = self
+                .ask_queue(from, target, QUEUE_TIMEOUT, |correlation| QueueItem::Command {
+                    correlation,
+                    request: request.clone(),
+                })
+                .await?;
+            if answer.event.needs_bodies() {
+                let (entries, group) = (self.entry_reader(), target.group);
+                let loading = tokio::task::spawn_blocking(move || {
+                    answer.event.load(group, &entries);
+                    answer
+                });
+                answer = loading.await.map_err(|e| BrokerError::Internal(e.to_string()))?;
             }
+            // Another member leads in a moment, and answers the same.
+            if !answer.event.is_unreadable() || tokio::time::Instant::now() >= deadline {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        match answer.event {
+            QueueEvent::Replied { reply, .. } => match reply {
+                QueueReply::Unsupported => Err(BrokerError::Internal(format!(
+                    "queue '{}' in vhost '{}' has a member that does not support this yet",
+                    target.name, target.vhost
+                ))),
+                reply => Ok(reply),
+            },
             other => Err(BrokerError::Internal(format!("the queue answered {other:?}"))),
         }
     }
