@@ -238,9 +238,12 @@ impl Broker {
             tracing::info!(?missing, "waiting for a majority of the metadata members");
             let own = Peer { name: self.config.name.clone(), address: self.config.peer_address.clone() };
             let peers = known_peers(&self.config, &self.cluster);
-            if formation::was_removed(&self.cluster, &own, &peers, &self.transport).await {
+            let member = self.metadata.host().and_then(|host| host.status(GroupId::METADATA)).map(|status| status.me);
+            if let Some(member) = member
+                && formation::was_removed(member, self.cluster.id, &own, &peers, &self.transport).await
+            {
                 tracing::error!(
-                    uid = format!("{:016x}", self.cluster.uid),
+                    uid = format!("{:016x}", member.0),
                     "this node's data is that of a member which the cluster has removed: other nodes ignore it. Start the \
                      node with an empty data directory to have it join again"
                 );
@@ -531,6 +534,7 @@ async fn join_or_found(
     metadata: &Metadata,
 ) -> Result<Cluster, StartError> {
     let known = identity.cluster.clone();
+    let returns = known.is_some();
     let (cluster, joined) = match known {
         Some(cluster) => {
             let founder = cluster.founders.iter().any(|f| f.uid == cluster.uid);
@@ -548,7 +552,7 @@ async fn join_or_found(
     identity.cluster = Some(cluster.clone());
     identity.store(&config.data)?;
     if !host.has_group(GroupId::METADATA) {
-        if joined {
+        if joined && returns {
             // It is in already if the node stopped right here before: then this changes nothing.
             let peers = known_peers(config, &cluster);
             let joining = formation::join_again(identity, own, &peers, cluster.uid, config.discovery, transport);

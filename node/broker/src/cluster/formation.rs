@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use warren_proto::ids::MemberUid;
 use warren_raft::transport::{CallTarget, Transport};
 
 use super::identity_file::{Cluster, Founder, NodeIdentity, not_zero, random_u64};
@@ -138,12 +139,12 @@ pub async fn join_again(
 }
 
 /// Whether a peer of the same cluster knows the metadata group's members, and this one is none of them.
-pub async fn was_removed(cluster: &Cluster, me: &Peer, peers: &[Peer], transport: &Transport) -> bool {
+pub async fn was_removed(member: MemberUid, cluster: u64, me: &Peer, peers: &[Peer], transport: &Transport) -> bool {
     let others: Vec<&Peer> = peers.iter().filter(|p| p.name != me.name).collect();
     let hellos = ask_all(&others, transport).await;
-    let same = hellos.iter().filter(|h| h.cluster.as_ref().is_some_and(|c| c.id == cluster.id));
+    let same = hellos.iter().filter(|h| h.cluster.as_ref().is_some_and(|c| c.id == cluster));
     let known: Vec<&Vec<u64>> = same.map(|h| &h.members).filter(|members| !members.is_empty()).collect();
-    !known.is_empty() && known.iter().all(|members| !members.contains(&cluster.uid))
+    !known.is_empty() && known.iter().all(|members| !members.contains(&member.0))
 }
 
 async fn ask_all(others: &[&Peer], transport: &Transport) -> Vec<Hello> {

@@ -219,6 +219,12 @@ impl<M: StateMachine> Driver<M> {
     /// Takes a group out and keeps its data, which is not to be used: the group cannot be created here until it is
     /// removed. False: no such group.
     pub fn close_group(&mut self, group: GroupId) -> bool {
+        self.with(group, |group, shared| {
+            if group.is_raft_leader() {
+                // Followers that sleep would trust it for ever.
+                group.rouse_all(shared);
+            }
+        });
         self.take_out(group) && self.unopened.insert(group)
     }
 
