@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::disk;
+use crate::disk::{self, LoopDisk};
 use crate::node::{Node, Stop};
 use crate::ports::Claim;
 
@@ -20,6 +20,7 @@ pub const READY_LIMIT: Duration = Duration::from_secs(60);
 pub struct Setup {
     extra: Vec<String>,
     faulty_disks: bool,
+    own_disks: Option<u64>,
 }
 
 impl Setup {
@@ -40,6 +41,15 @@ impl Setup {
         self
     }
 
+    /// Gives every node's data folder a file system of its own, of so many megabytes. Where [`mounts_are_refused`] says
+    /// why, it fails.
+    ///
+    /// [`mounts_are_refused`]: crate::mounts_are_refused
+    pub fn own_disks(mut self, megabytes: u64) -> Setup {
+        self.own_disks = Some(megabytes);
+        self
+    }
+
     /// Lays out `count` nodes and starts none.
     pub fn lay_out(self, count: usize) -> Cluster {
         let folder =
@@ -54,7 +64,7 @@ impl Setup {
         }
         let library = self.faulty_disks.then(|| disk::compile(folder.path()));
         let secret = format!("secret-of-{}", folder.path().display());
-        let nodes = names
+        let nodes: Vec<Node> = names
             .into_iter()
             .enumerate()
             .map(|(index, name)| {
@@ -72,7 +82,13 @@ impl Setup {
                 node
             })
             .collect();
-        Cluster { nodes, folder: Some(folder), _ports: ports }
+        let mount = |node: &Node| {
+            let megabytes = self.own_disks?;
+            let image = folder.path().join(format!("{}.img", node.name()));
+            Some(LoopDisk::mount(&image, megabytes, node.data_dir()))
+        };
+        let disks = nodes.iter().filter_map(mount).collect();
+        Cluster { nodes, disks, folder: Some(folder), _ports: ports }
     }
 
     /// Lays out `count` nodes, starts them all and waits until each serves clients.
@@ -86,6 +102,7 @@ impl Setup {
 /// Nodes on loopback with a shared secret; all are killed when this value is dropped.
 pub struct Cluster {
     nodes: Vec<Node>,
+    disks: Vec<LoopDisk>,
     folder: Option<TempDir>,
     _ports: Claim,
 }
@@ -121,6 +138,12 @@ impl Cluster {
         self.nodes[index].wait_ready(READY_LIMIT);
     }
 
+    /// Kills and starts every node, so that what they stored is in table files and not in the write-ahead log alone.
+    pub fn flush(&mut self) {
+        self.kill_all();
+        self.start_all();
+    }
+
     /// Kills every running node, as nearly at once as one thread can.
     pub fn kill_all(&mut self) {
         for node in &mut self.nodes {
@@ -128,6 +151,26 @@ impl Cluster {
                 node.stop(Stop::Kill);
             }
         }
+    }
+
+    /// Lets writes to the node's disk wait.
+    pub fn freeze_disk(&mut self, index: usize) {
+        self.disks[index].freeze();
+    }
+
+    /// Lets writes to the node's disk go on.
+    pub fn thaw_disk(&mut self, index: usize) {
+        self.disks[index].thaw();
+    }
+
+    /// Takes all the space that is left on the node's disk.
+    pub fn fill_disk(&self, index: usize) {
+        self.disks[index].fill();
+    }
+
+    /// Gives the space back that [`fill_disk`](Self::fill_disk) took.
+    pub fn release_disk(&self, index: usize) {
+        self.disks[index].release();
     }
 
     /// The AMQP ports of all nodes, as the client programs take them.
@@ -176,6 +219,8 @@ impl DerefMut for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
+        // A process does not end while it waits for a frozen disk.
+        self.disks.iter_mut().for_each(LoopDisk::thaw);
         for node in &mut self.nodes {
             if node.pid().is_some() {
                 node.stop(Stop::Kill);
@@ -184,6 +229,7 @@ impl Drop for Cluster {
                 eprintln!("---- last lines of {}\n{}", node.name(), node.log_tail(40));
             }
         }
+        self.disks.clear();
         if failed && let Some(folder) = self.folder.take() {
             eprintln!("the cluster's files are kept in {}", folder.keep().display());
         }

@@ -5,7 +5,8 @@
 //! `clients/` (pika and amqplib) against a cluster and reads their one-line verdict. [`amqp`] is the little that the tests
 //! written in Rust need on top of lapin.
 //!
-//! With [`Setup::faulty_disks`] a node's disk fails when a test says so.
+//! With [`Setup::faulty_disks`] a node's disk fails when a test says so; with [`Setup::own_disks`] it is a file system of its
+//! own, which can be frozen and filled up. That needs root: see [`mounts_are_refused`].
 //!
 //! The `warren` binary is `$WARREN_BIN`, else the one beside the test's own profile folder. When a test fails, the
 //! cluster's folder with its logs stays, and its path is printed.
@@ -18,9 +19,10 @@ mod node;
 mod ports;
 pub mod process;
 mod program;
+pub mod table_files;
 
 pub use cluster::{Cluster, Setup, warren_binary};
-pub use disk::DiskFault;
+pub use disk::{DiskFault, mounts_are_refused};
 pub use load::Load;
 pub use node::{Node, Stop};
 pub use ports::Claim;

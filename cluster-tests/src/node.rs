@@ -101,6 +101,17 @@ impl Node {
         self.folder.join("data")
     }
 
+    /// The folder of one of the node's databases: `queues` or `metadata`.
+    pub fn database(&self, name: &str) -> PathBuf {
+        self.data_dir().join(&self.name).join(name)
+    }
+
+    /// The files of queue data that the node has set aside.
+    pub fn quarantine(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.database("quarantine")).into_iter().flatten().flatten();
+        files.map(|entry| entry.path()).collect()
+    }
+
     /// The file that takes what the process prints.
     pub fn log_path(&self) -> PathBuf {
         self.folder.join("warren.log")

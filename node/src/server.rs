@@ -1,5 +1,6 @@
 //! `warren server`: the boot order, and the orderly stop (spec: operations.md, sections 5.2 and 6.3).
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use warren_amqp091::{AnonymousLogin, Listener, TcpOptions};
 use warren_broker::cluster::formation::Peer;
+use warren_broker::cluster::identity_file::IdentityError;
 use warren_broker::start::StartError;
 use warren_broker::{Broker, Limits, NodeConfig, Retry};
 use warren_metastore::records::{Cluster, QueueKind};
@@ -85,7 +87,19 @@ impl Refused {
 
 impl From<DataDirError> for Refused {
     fn from(error: DataDirError) -> Self {
-        Refused::new(Exit::Config, error.to_string())
+        let exit = match &error {
+            DataDirError::Io { error, .. } => exit_of(error),
+            DataDirError::InUse { .. } | DataDirError::SecretExposed(_) => Exit::Config,
+        };
+        Refused::new(exit, error.to_string())
+    }
+}
+
+/// A disk that is full may have room again when the node is started the next time; other errors need somebody.
+fn exit_of(error: &io::Error) -> Exit {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Exit::Io,
+        _ => Exit::Config,
     }
 }
 
@@ -93,12 +107,14 @@ impl From<StartError> for Refused {
     fn from(error: StartError) -> Self {
         let exit = match &error {
             StartError::Transport(_) => Exit::Unavailable,
+            StartError::Identity(IdentityError::Io { error, .. }) => exit_of(error),
             StartError::Identity(_) => Exit::Config,
             // Starting again does not help; somebody has to do what the text says.
-            StartError::Store(StoreError::Corrupt(_)) => Exit::Config,
+            StartError::Store(StoreError::Corrupt(_) | StoreError::Newer(_)) => Exit::Config,
+            StartError::Host(warren_raft::runtime::StartError::Store(StoreError::Corrupt(_))) => Exit::Config,
             StartError::Store(_) => Exit::Io,
             StartError::NoLeader(_) | StartError::NotAdmitted(_) | StartError::Defaults(_) => Exit::Timeout,
-            StartError::Host(_) => Exit::Software,
+            StartError::Host(_) | StartError::Metadata(_) => Exit::Software,
         };
         Refused::new(exit, error.to_string())
     }
@@ -117,7 +133,7 @@ impl Server {
         let (dir, node) = (&configuration.data_dir, &configuration.node);
         let data = DataDir::open(dir, node, configuration.pid_file.as_deref())?;
         let log_file = logging::start(&configuration.settings.log, &dir.join("log"), node.as_str())
-            .map_err(|error| Refused::new(Exit::Config, format!("the log file cannot be opened: {error}")))?;
+            .map_err(|error| Refused::new(exit_of(&error), format!("the log file cannot be opened: {error}")))?;
         for warning in &configuration.warnings {
             tracing::warn!(origin = %warning.origin, "{}", warning.text);
         }

@@ -25,6 +25,7 @@ use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, QuorumMachine};
 use crate::queue::links::Links;
 use crate::queue::protocol::{QueueEvent, QueueItem, QueueReply, QueueRequest, QueueStats, ToQueue, ToSession};
+use crate::queue::quarantine::Quarantine;
 use crate::session::registry::Sessions;
 
 /// How long an operation waits for a queue that has no leader.
@@ -139,6 +140,7 @@ pub struct Broker {
     pub(crate) entries: Arc<dyn EntryReader>,
     /// Of the metadata and of the queues.
     pub(crate) stores: [Arc<dyn LogStore>; 2],
+    pub(crate) quarantine: Arc<Quarantine>,
     pub(crate) started: Instant,
     pub(crate) stranger: User,
     /// Something happened that may let a queue have a member that it lacks.
@@ -263,34 +265,37 @@ impl Broker {
         target: &QueueTarget,
         request: QueueRequest,
     ) -> Result<QueueReply, BrokerError> {
-        let answer = self
-            .ask_queue(from, target, QUEUE_TIMEOUT, |correlation| QueueItem::Command {
-                correlation,
-                request: request.clone(),
-            })
-            .await?;
-        match answer.event {
-            QueueEvent::Replied { mut reply, .. } => {
-                if let QueueReply::Got { message, .. } = &mut reply
-                    && message.body.in_log().is_some()
-                {
-                    let (entries, group) = (self.entry_reader(), target.group);
-                    let mut taken = message.clone();
-                    let loaded = tokio::task::spawn_blocking(move || {
-                        crate::queue::protocol::load_bodies(group, std::slice::from_mut(&mut taken), &entries);
-                        taken
-                    })
-                    .await;
-                    *message = loaded.map_err(|e| BrokerError::Internal(e.to_string()))?;
-                }
-                match reply {
-                    QueueReply::Unsupported => Err(BrokerError::Internal(format!(
-                        "queue '{}' in vhost '{}' has a member that does not support this yet",
-                        target.name, target.vhost
-                    ))),
-                    reply => Ok(reply),
-                }
+        let deadline = tokio::time::Instant::now() + QUEUE_TIMEOUT;
+        let mut answer;
+        loop {
+            answer = self
+                .ask_queue(from, target, QUEUE_TIMEOUT, |correlation| QueueItem::Command {
+                    correlation,
+                    request: request.clone(),
+                })
+                .await?;
+            if answer.event.needs_bodies() {
+                let (entries, group) = (self.entry_reader(), target.group);
+                let loading = tokio::task::spawn_blocking(move || {
+                    answer.event.load(group, &entries);
+                    answer
+                });
+                answer = loading.await.map_err(|e| BrokerError::Internal(e.to_string()))?;
             }
+            // Another member leads in a moment, and answers the same.
+            if !answer.event.is_unreadable() || tokio::time::Instant::now() >= deadline {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        match answer.event {
+            QueueEvent::Replied { reply, .. } => match reply {
+                QueueReply::Unsupported => Err(BrokerError::Internal(format!(
+                    "queue '{}' in vhost '{}' has a member that does not support this yet",
+                    target.name, target.vhost
+                ))),
+                reply => Ok(reply),
+            },
             other => Err(BrokerError::Internal(format!("the queue answered {other:?}"))),
         }
     }

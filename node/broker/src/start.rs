@@ -14,7 +14,7 @@ use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId};
 use warren_proto::peer;
 use warren_queues::quorum::{LATEST, SUPPORTED};
-use warren_raft::driver::{Event, GroupSpec, MemberChange, StopReason};
+use warren_raft::driver::{Event, GroupSpec, MemberChange, OpenError, StopReason};
 use warren_raft::log_store::{LogStore, Member, MemberRole, StoreError};
 use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
 use warren_raft::storage::{RocksStore, StoreConfig};
@@ -35,13 +35,16 @@ use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, GroupRequest, QuorumMachine, refuse};
 use crate::queue::links::{Links, LocalQueues};
 use crate::queue::protocol::ToQueue;
-use crate::queue::supervisor;
+use crate::queue::quarantine::Quarantine;
+use crate::queue::supervisor::{self, QueueChange};
 use crate::session::registry::{CloseReason, Sessions};
 
 /// Exit status after a failed write or sync of a log.
 pub const EXIT_LOG_WRITE_FAILED: i32 = 74;
 /// Exit status after a fault inside the metadata group.
 pub const EXIT_INTERNAL: i32 = 70;
+/// Exit status where somebody has to do something before the node can run.
+pub const EXIT_DAMAGED: i32 = 78;
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
 /// A disk that does not answer costs the node its leaderships after `disk_stall`, and after so many times that the process
 /// exits.
@@ -62,6 +65,9 @@ pub enum StartError {
     /// The Raft host did not start.
     #[error(transparent)]
     Host(#[from] runtime::StartError),
+    /// The metadata group's state cannot be rebuilt.
+    #[error("the metadata cannot be rebuilt: {0}")]
+    Metadata(String),
     /// No metadata leader within the time allowed.
     #[error("no metadata leader within {0:?}; a majority of the metadata members must be running")]
     NoLeader(Duration),
@@ -86,7 +92,7 @@ impl Broker {
     ) -> Result<Arc<Broker>, StartError> {
         let me = NodeId::of_name(&config.name);
         let mut identity = NodeIdentity::load_or_create(&config.data, &config.name)?;
-        identity.check_databases(&database_paths(&config))?;
+        check_databases(&mut identity, &config)?;
         let transport = Transport::start(TransportConfig {
             me,
             name: config.name.clone(),
@@ -101,6 +107,7 @@ impl Broker {
                 name: identity.name.clone(),
                 incarnation: identity.incarnation,
                 cluster: identity.cluster.clone(),
+                members: Vec::new(),
             }),
             broker: OnceLock::new(),
             admin: OnceLock::from(admin),
@@ -111,7 +118,7 @@ impl Broker {
         let sessions = Arc::new(Sessions::new(me, random_u64()));
         let links = Arc::new(Links::new(Arc::clone(&sessions), transport.clone(), tokio::runtime::Handle::current()));
         let (queue_changes, changes) = mpsc::unbounded_channel();
-        let metadata = Metadata::new(sessions.incarnation(), config.metadata_timeout, queue_changes);
+        let metadata = Metadata::new(sessions.incarnation(), config.metadata_timeout, queue_changes.clone());
         let deleted = metadata.clone();
         let groups = Arc::new(GroupContext {
             me,
@@ -121,6 +128,8 @@ impl Broker {
             is_deleted: Box::new(move |group| !deleted.has_queue(group)),
         });
         let (meta_store, queue_store) = open_stores(&config).await?;
+        let quarantine = Arc::new(Quarantine::new(Arc::clone(&queue_store), config.queues_data.join("quarantine")));
+        let (meta_store, queue_store) = watch_damage(meta_store, queue_store, &quarantine, queue_changes);
         let meta_host = {
             let metadata = metadata.clone();
             let mut settings = HostConfig { shards: 1, name: "meta".into(), ..host_config(&config, &sessions) };
@@ -128,6 +137,12 @@ impl Broker {
             let hooks = hooks("metadata", true);
             Host::start(settings, meta_store.clone(), sink(&transport), hooks, move |_, _| metadata.machine())?
         };
+        if let Some(unopened) = meta_host.unopened().first() {
+            return Err(match &unopened.error {
+                OpenError::Store(error) => StartError::Store(error.clone()),
+                other => StartError::Metadata(other.to_string()),
+            });
+        }
         let queues = {
             let groups = Arc::clone(&groups);
             let settings =
@@ -157,6 +172,10 @@ impl Broker {
         for peer in config.peers.iter().filter(|p| p.name != own.name) {
             transport.set_peer(NodeId::of_name(&peer.name), &peer.name, &peer.address);
         }
+        let damaged = |u: &&runtime::Unopened| matches!(u.error, OpenError::Store(StoreError::Corrupt(_)));
+        for unopened in queues.unopened().iter().filter(damaged) {
+            quarantine.note_damage(unopened.record.group);
+        }
         let cluster = join_or_found(&mut identity, &config, &own, &transport, &meta_host, &metadata).await?;
         if !identity.has_databases {
             identity.has_databases = true;
@@ -181,6 +200,7 @@ impl Broker {
             transport: transport.clone(),
             entries,
             stores: [Arc::clone(&meta_store), Arc::clone(&queue_store)],
+            quarantine,
             started: Instant::now(),
             stranger: access::stranger(),
             may_grow: Arc::default(),
@@ -195,7 +215,7 @@ impl Broker {
         broker.enrol().await?;
         progress("starting queues");
         broker.delete_own_dead_queues().await;
-        broker.compare_queues().await;
+        broker.compare_queues(false).await;
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
         tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
         tokio::spawn(delete_abandoned(Arc::downgrade(&broker), left));
@@ -221,6 +241,18 @@ impl Broker {
                 .map(|f| f.name.as_str())
                 .collect();
             tracing::info!(?missing, "waiting for a majority of the metadata members");
+            let own = Peer { name: self.config.name.clone(), address: self.config.peer_address.clone() };
+            let peers = known_peers(&self.config, &self.cluster);
+            let member = self.metadata.host().and_then(|host| host.status(GroupId::METADATA)).map(|status| status.me);
+            if let Some(member) = member
+                && formation::was_removed(member, self.cluster.id, &own, &peers, &self.transport).await
+            {
+                tracing::error!(
+                    uid = format!("{:016x}", member.0),
+                    "this node's data is that of a member which the cluster has removed: other nodes ignore it. Start the \
+                     node with an empty data directory to have it join again"
+                );
+            }
         }
     }
 
@@ -322,11 +354,64 @@ fn host_config(config: &NodeConfig, sessions: &Sessions) -> HostConfig {
     settings
 }
 
+/// Refuses to go on without a database that the node had. Where it is the metadata's alone, and others can have it, the node
+/// joins the metadata group again, as a new member, and keeps what it has of queues.
+fn check_databases(identity: &mut NodeIdentity, config: &NodeConfig) -> Result<(), IdentityError> {
+    let [metadata, queues] = database_paths(config);
+    identity.check_databases(&[queues])?;
+    let alone = identity.cluster.as_ref().is_none_or(|cluster| known_peers(config, cluster).len() < 2);
+    if alone {
+        return identity.check_databases(&[metadata]);
+    }
+    if identity.check_databases(std::slice::from_ref(&metadata)).is_err() {
+        // Written before the new database exists: a crash in between leaves no member that votes as its old self.
+        identity.renew_member();
+        identity.store(&config.data)?;
+        tracing::warn!(
+            database = %metadata.display(),
+            "the metadata is missing: this node joins the metadata group again as a new member; its queues' data stays"
+        );
+    }
+    Ok(())
+}
+
+/// The nodes that may know the cluster, this one included.
+fn known_peers(config: &NodeConfig, cluster: &Cluster) -> Vec<Peer> {
+    let mut peers = config.peers.clone();
+    let founders = cluster.founders.iter().map(|f| Peer { name: f.name.clone(), address: f.address.clone() });
+    peers.extend(founders);
+    peers.sort_by(|a, b| a.name.cmp(&b.name));
+    peers.dedup_by(|a, b| a.name == b.name);
+    peers
+}
+
+/// Groups with data that cannot be read are stopped and replaced. Damaged metadata ends the process.
+fn watch_damage(
+    metadata: Arc<RocksStore>,
+    queues: Arc<RocksStore>,
+    quarantine: &Arc<Quarantine>,
+    changes: mpsc::UnboundedSender<QueueChange>,
+) -> (Arc<dyn LogStore>, Arc<dyn LogStore>) {
+    let quarantine = Arc::downgrade(quarantine);
+    queues.on_damage(move |group, error| {
+        // Each reader meets it: told once.
+        if quarantine.upgrade().is_some_and(|quarantine| quarantine.note_damage(group)) {
+            tracing::error!(%group, %error, "a group's data on this node is damaged: its member stops and is replaced");
+            let _ = changes.send(QueueChange::Damaged(group));
+        }
+    });
+    metadata.on_damage(|_, error| {
+        let error = error.clone();
+        abandon(EXIT_DAMAGED, move || tracing::error!(%error, "the metadata on this node is damaged: the node stops"));
+    });
+    (metadata, queues)
+}
+
 fn database_paths(config: &NodeConfig) -> [PathBuf; 2] {
     [config.data.join("metadata"), config.queues_data.join("queues")]
 }
 
-async fn open_stores(config: &NodeConfig) -> Result<(Arc<dyn LogStore>, Arc<dyn LogStore>), StoreError> {
+async fn open_stores(config: &NodeConfig) -> Result<(Arc<RocksStore>, Arc<RocksStore>), StoreError> {
     let [metadata, queues] = database_paths(config);
     let opened = tokio::task::spawn_blocking(move || {
         let metadata = RocksStore::open(&metadata, StoreConfig::metadata())?;
@@ -455,6 +540,7 @@ async fn join_or_found(
     metadata: &Metadata,
 ) -> Result<Cluster, StartError> {
     let known = identity.cluster.clone();
+    let returns = known.is_some();
     let (cluster, joined) = match known {
         Some(cluster) => {
             let founder = cluster.founders.iter().any(|f| f.uid == cluster.uid);
@@ -472,6 +558,12 @@ async fn join_or_found(
     identity.cluster = Some(cluster.clone());
     identity.store(&config.data)?;
     if !host.has_group(GroupId::METADATA) {
+        if joined && returns {
+            // It is in already if the node stopped right here before: then this changes nothing.
+            let peers = known_peers(config, &cluster);
+            let joining = formation::join_again(identity, own, &peers, cluster.uid, config.discovery, transport);
+            joining.await.map_err(StartError::NotAdmitted)?;
+        }
         let members = cluster
             .founders
             .iter()
@@ -509,7 +601,8 @@ impl CallHandler for Calls {
         Box::pin(async move {
             match call.method.as_str() {
                 HELLO => {
-                    let hello = self.hello.lock().clone();
+                    let mut hello = self.hello.lock().clone();
+                    hello.members = self.metadata_members();
                     match serde_json::to_vec(&hello) {
                         Ok(bytes) => drop(replies.send(bytes).await),
                         Err(error) => replies.fail("internal", error.to_string()).await,
@@ -527,6 +620,15 @@ impl CallHandler for Calls {
 }
 
 impl Calls {
+    /// Who is in the metadata group; nobody as long as this node does not know better than its own log.
+    fn metadata_members(&self) -> Vec<u64> {
+        let broker = self.broker.get().and_then(Weak::upgrade);
+        let status = broker
+            .filter(|b| b.metadata.leader().is_some())
+            .and_then(|b| b.metadata.host().and_then(|host| host.status(GroupId::METADATA)));
+        status.map_or_else(Vec::new, |s| s.membership.members.iter().map(|m| m.uid.0).collect())
+    }
+
     async fn order(&self, payload: &[u8], replies: &Replies) {
         let Some(broker) = self.broker.get().and_then(Weak::upgrade) else {
             return replies.fail("not_ready", "the node is starting").await;

@@ -155,6 +155,9 @@ pub enum StoreError {
     /// Stored bytes do not decode; names the repair.
     #[error("log is corrupt: {0}")]
     Corrupt(String),
+    /// Another version wrote it.
+    #[error("log cannot be read: {0}")]
+    Newer(String),
 }
 
 /// What a store takes.

@@ -25,8 +25,12 @@ const CHILD: &str = "WARREN_KILLED_STORE";
 
 /// Segments are small, so that several close and die in a round.
 fn open(dir: &Path) -> RocksStore {
-    let config =
-        StoreConfig { segment_bytes: 48 << 10, block_cache: 1 << 20, idle_close: Duration::ZERO, background_jobs: 2 };
+    let config = StoreConfig {
+        segment_bytes: 48 << 10,
+        block_cache: 1 << 20,
+        idle_close: Duration::ZERO,
+        ..StoreConfig::queues()
+    };
     RocksStore::open(dir, config).unwrap()
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use warren_proto::ids::MemberUid;
 use warren_raft::transport::{CallTarget, Transport};
 
 use super::identity_file::{Cluster, Founder, NodeIdentity, not_zero, random_u64};
@@ -45,6 +46,9 @@ pub struct Hello {
     pub incarnation: u64,
     /// Its cluster, if it has one.
     pub cluster: Option<Cluster>,
+    /// The members of the metadata group, as far as it knows them.
+    #[serde(default)]
+    pub members: Vec<u64>,
 }
 
 /// A node asks to become a member.
@@ -92,8 +96,9 @@ pub async fn find_cluster(
             if let Some(founder) = mine {
                 return Ok(Membership::Founder(Cluster { uid: founder.uid, ..(*cluster).clone() }));
             }
-            match join(identity, me, &others, cluster, transport).await {
-                Ok(cluster) => return Ok(Membership::Joined(cluster)),
+            let uid = random_u64();
+            match join(identity, me, uid, &others, transport).await {
+                Ok(()) => return Ok(Membership::Joined(Cluster { uid, ..(*cluster).clone() })),
                 Err(reason) if retry.limit.is_some_and(|limit| refused >= limit) => return Err(reason),
                 Err(reason) => tracing::warn!(%reason, "could not join the cluster yet"),
             }
@@ -109,6 +114,37 @@ pub async fn find_cluster(
         // Nodes that are started together find each other at once.
         tokio::time::sleep(if round < QUICK_ROUNDS { retry.pause.min(QUICK_PAUSE) } else { retry.pause }).await;
     }
+}
+
+/// Has the cluster that the node belongs to take its new member of the metadata group in, in place of the old one.
+pub async fn join_again(
+    identity: &NodeIdentity,
+    me: &Peer,
+    peers: &[Peer],
+    uid: u64,
+    retry: Retry,
+    transport: &Transport,
+) -> Result<(), String> {
+    let others: Vec<&Peer> = peers.iter().filter(|p| p.name != me.name).collect();
+    let mut refused = 0_u64;
+    loop {
+        match join(identity, me, uid, &others, transport).await {
+            Ok(()) => return Ok(()),
+            Err(reason) if retry.limit.is_some_and(|limit| refused >= limit) => return Err(reason),
+            Err(reason) => tracing::warn!(%reason, "the new metadata member could not join yet"),
+        }
+        refused += 1;
+        tokio::time::sleep(retry.pause).await;
+    }
+}
+
+/// Whether a peer of the same cluster knows the metadata group's members, and this one is none of them.
+pub async fn was_removed(member: MemberUid, cluster: u64, me: &Peer, peers: &[Peer], transport: &Transport) -> bool {
+    let others: Vec<&Peer> = peers.iter().filter(|p| p.name != me.name).collect();
+    let hellos = ask_all(&others, transport).await;
+    let same = hellos.iter().filter(|h| h.cluster.as_ref().is_some_and(|c| c.id == cluster));
+    let known: Vec<&Vec<u64>> = same.map(|h| &h.members).filter(|members| !members.is_empty()).collect();
+    !known.is_empty() && known.iter().all(|members| !members.contains(&member.0))
 }
 
 async fn ask_all(others: &[&Peer], transport: &Transport) -> Vec<Hello> {
@@ -177,11 +213,10 @@ fn found(identity: &NodeIdentity, me: &Peer, others: &[&Peer], hellos: &[Hello])
 async fn join(
     identity: &NodeIdentity,
     me: &Peer,
+    uid: u64,
     others: &[&Peer],
-    cluster: &Cluster,
     transport: &Transport,
-) -> Result<Cluster, String> {
-    let uid = random_u64();
+) -> Result<(), String> {
     let request =
         JoinRequest { name: me.name.clone(), incarnation: identity.incarnation, uid, address: me.address.clone() };
     let payload = serde_json::to_vec(&request).map_err(|e| e.to_string())?;
@@ -193,7 +228,7 @@ async fn join(
             replies.one().await
         };
         match answer.await {
-            Ok(_) => return Ok(Cluster { uid, ..cluster.clone() }),
+            Ok(_) => return Ok(()),
             Err(error) => reason = format!("{}: {error}", peer.name),
         }
     }

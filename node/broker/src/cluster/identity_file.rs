@@ -160,6 +160,13 @@ impl NodeIdentity {
         write().map_err(|error| IdentityError::Io { path: path.display().to_string(), error })
     }
 
+    /// Gives the node another member of the metadata group, in which it has to join: its old one lost its data.
+    pub fn renew_member(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.uid = random_u64();
+        }
+    }
+
     /// Refuses to go on without a database that the node had.
     pub fn check_databases(&self, paths: &[PathBuf]) -> Result<(), IdentityError> {
         match paths.iter().find(|path| self.has_databases && !path.join("CURRENT").exists()) {

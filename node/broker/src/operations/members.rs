@@ -310,7 +310,8 @@ impl Broker {
         stored.filter(|queue| queue.group == target.group).ok_or(MemberError::NotFound)
     }
 
-    pub(super) async fn write_members(
+    /// Writes a queue's record with other members, unless somebody else does at the same time: then again.
+    pub(crate) async fn write_members(
         &self,
         target: &QueueTarget,
         change: impl Fn(&mut Vec<records::Member>),
@@ -448,13 +449,21 @@ impl Broker {
         self.order(target, Order::Transfer { to }, TRANSFER_TIME).await
     }
 
-    /// Members of this node that are lost with its old data are replaced by new ones, and those that the group does not
-    /// know yet are named to it again.
+    /// Members of this node that are lost with its old data, or cannot be read, are replaced by new ones, and those that the
+    /// group does not know yet are named to it again.
     pub(crate) async fn complete_members(&self) {
         for queue in self.metadata.queues().into_iter().filter(|q| q.kind == QueueKind::Quorum) {
             let Some(own) = queue.members.iter().find(|m| m.node == self.me) else { continue };
             let lost = own.node_incarnation.0 != self.incarnation;
-            if !lost && !self.waits_to_join(queue.group, own.uid) {
+            let damaged = self.quarantine.is_damaged(queue.group);
+            if !lost && !damaged && !self.waits_to_join(queue.group, own.uid) {
+                continue;
+            }
+            if damaged && let Err(error) = self.replace_damaged(&queue, own).await {
+                tracing::warn!(
+                    queue = %queue.name, vhost = %queue.vhost, %error,
+                    "this node's damaged member is not replaced yet; its data is kept and not used"
+                );
                 continue;
             }
             let Some(target) = self.metadata.queue_target(&queue.vhost, &queue.name) else { continue };

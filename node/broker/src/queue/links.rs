@@ -215,7 +215,7 @@ async fn forward(
     }
 }
 
-/// The same with the bodies that it left in the log. `None` if reading them panicked: the session asks again.
+/// The same with the bodies that it left in the log. `None` if they could not be read: the session asks again.
 async fn loaded(outgoing: Outgoing, entries: &Arc<dyn EntryReader>) -> Option<Outgoing> {
     match outgoing {
         Outgoing::ToSession(mut to) if to.event.needs_bodies() => {
@@ -224,7 +224,7 @@ async fn loaded(outgoing: Outgoing, entries: &Arc<dyn EntryReader>) -> Option<Ou
                 to.event.load(to.group, &entries);
                 to
             });
-            loading.await.ok().map(Outgoing::ToSession)
+            loading.await.ok().filter(|to| !to.event.is_unreadable()).map(Outgoing::ToSession)
         }
         other => Some(other),
     }

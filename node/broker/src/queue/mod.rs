@@ -4,5 +4,6 @@ pub mod classic_host;
 pub mod group;
 pub mod links;
 pub mod protocol;
+pub(crate) mod quarantine;
 pub mod supervisor;
 mod wire;

@@ -316,6 +316,8 @@ pub enum Body {
     InLog(Reference),
     /// It is no longer stored: the message was settled meanwhile.
     Gone,
+    /// This node's log has it and cannot be read: whoever is to deliver it has to get it elsewhere.
+    Unreadable,
 }
 
 /// A queue's figures as its leader knows them.
@@ -371,7 +373,8 @@ fn load(group: GroupId, bodies: &mut [&mut Body], entries: &Arc<dyn EntryReader>
         Ok(batches) => batches,
         Err(error) => {
             tracing::error!(%group, %error, "message bodies could not be read");
-            Vec::new()
+            bodies.iter_mut().filter(|body| body.in_log().is_some()).for_each(|body| **body = Body::Unreadable);
+            return;
         }
     };
     for body in bodies {
@@ -393,7 +396,7 @@ impl Body {
     pub fn len(&self) -> usize {
         match self {
             Body::Here(container) => container.len(),
-            Body::InLog(_) | Body::Gone => 0,
+            Body::InLog(_) | Body::Gone | Body::Unreadable => 0,
         }
     }
 
@@ -406,7 +409,7 @@ impl Body {
     pub fn in_log(&self) -> Option<Reference> {
         match self {
             Body::InLog(reference) => Some(*reference),
-            Body::Here(_) | Body::Gone => None,
+            Body::Here(_) | Body::Gone | Body::Unreadable => None,
         }
     }
 }
@@ -425,6 +428,16 @@ impl QueueEvent {
         match self {
             QueueEvent::Deliver { messages, .. } => messages.iter().any(|m| m.body.in_log().is_some()),
             QueueEvent::Replied { reply: QueueReply::Got { message, .. }, .. } => message.body.in_log().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether a body could not be read: what is to go to another node must not go like this.
+    pub fn is_unreadable(&self) -> bool {
+        let unreadable = |message: &Delivery| matches!(message.body, Body::Unreadable);
+        match self {
+            QueueEvent::Deliver { messages, .. } => messages.iter().any(unreadable),
+            QueueEvent::Replied { reply: QueueReply::Got { message, .. }, .. } => unreadable(message),
             _ => false,
         }
     }

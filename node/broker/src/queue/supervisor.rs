@@ -1,7 +1,8 @@
 //! Keeps what runs on this node equal to what the metadata says should run here.
 //!
 //! Driven by changes and, because a change can be missed, by a full comparison now and then. A quorum queue's data is
-//! deleted only when its queue is seen to be deleted.
+//! deleted only when its queue is seen to be deleted; that the metadata lacks a queue proves nothing, and what belongs to none
+//! goes into quarantine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use warren_proto::ids::{GroupId, Incarnation, MachineVersion};
 use warren_queues::quorum::LATEST;
 use warren_raft::driver::{GroupSpec, OpenError};
 use warren_raft::log_store::{Member, MemberRole};
-use warren_raft::runtime::CreateError;
+use warren_raft::runtime::{CreateError, HostError};
 
 use super::group::QuorumMachine;
 use crate::node::Broker;
@@ -22,6 +23,9 @@ use crate::operations::reconcile::Doubts;
 
 /// How often everything is compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(30);
+
+/// Time in which a group whose leader stopped has another one, as a rule.
+const NEXT_LEADER: Duration = Duration::from_secs(3);
 
 /// Something that may need a queue started or ended here.
 #[derive(Debug, Clone)]
@@ -32,6 +36,8 @@ pub enum QueueChange {
     Changed(Arc<Queue>),
     /// A queue was deleted.
     Deleted(Arc<Queue>),
+    /// A group has data on this node that cannot be read.
+    Damaged(GroupId),
     /// Anything may have changed.
     Compare,
 }
@@ -50,6 +56,7 @@ pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedRe
             _ = compare.tick() => QueueChange::Compare,
         };
         let Some(broker) = broker.upgrade() else { return };
+        let mut complete = None;
         match change {
             // A replayed log names queues that came and went long ago: only what is still so counts.
             QueueChange::Created(queue) if broker.exists(queue.group) => {
@@ -65,20 +72,31 @@ pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedRe
                 }
             }
             QueueChange::Created(_) | QueueChange::Deleted(_) => {}
-            QueueChange::Compare => {
-                broker.compare_queues().await;
-                if tending.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
-                    let doubts = match tending.take() {
-                        Some(ended) => ended.await.unwrap_or_default(),
-                        None => Doubts::default(),
-                    };
-                    let broker = Arc::clone(&broker);
-                    tending = Some(tokio::spawn(async move {
-                        broker.complete_members().await;
-                        broker.repair_records(doubts).await
-                    }));
+            QueueChange::Damaged(group) => {
+                // At once: it neither leads nor votes with what it cannot read.
+                if broker.queues.close_group(group).is_err() {
+                    tracing::error!(%group, "a group with damaged data is not stopped yet");
                 }
+                complete = Some(NEXT_LEADER);
             }
+            QueueChange::Compare => {
+                broker.compare_queues(changes.is_empty()).await;
+                complete = Some(Duration::ZERO);
+            }
+        }
+        if let Some(pause) = complete
+            && tending.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
+        {
+            let doubts = match tending.take() {
+                Some(ended) => ended.await.unwrap_or_default(),
+                None => Doubts::default(),
+            };
+            let broker = Arc::clone(&broker);
+            tending = Some(tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                broker.complete_members().await;
+                if pause.is_zero() { broker.repair_records(doubts).await } else { doubts }
+            }));
         }
     }
 }
@@ -149,10 +167,9 @@ impl Broker {
 
     async fn end_here(&self, group: GroupId) {
         self.classic.stop(group);
-        if self.queues.has_group(group)
-            && let Err(error) = self.queues.remove_group(group).await
-        {
-            tracing::warn!(%group, %error, "a deleted queue's data could not be removed yet");
+        match self.queues.remove_group(group).await {
+            Ok(()) | Err(HostError::NoSuchGroup) => {}
+            Err(error) => tracing::warn!(%group, %error, "a deleted queue's data could not be removed yet"),
         }
     }
 
@@ -160,17 +177,14 @@ impl Broker {
         self.metadata.has_queue(group)
     }
 
-    pub(crate) async fn compare_queues(&self) {
+    /// Compares what runs here with the metadata. `settled`: no changes wait to be followed.
+    pub(crate) async fn compare_queues(&self, settled: bool) {
         for queue in self.metadata.queues() {
             self.follow_members(&queue).await;
         }
         for group in self.classic.groups().into_iter().filter(|group| !self.exists(*group)) {
             self.classic.stop(group);
         }
-        // A group is deleted only when its queue is seen to be deleted; that metadata lacks a queue proves nothing.
-        let unknown: Vec<GroupId> = self.queues.groups().into_iter().filter(|group| !self.exists(*group)).collect();
-        if !unknown.is_empty() {
-            tracing::warn!(groups = ?unknown, "local queue data without metadata is kept and not used");
-        }
+        self.quarantine_unknown(settled).await;
     }
 }

@@ -136,7 +136,7 @@ pub fn encode_to_session(to: ToSession) -> peer::ToSession {
 fn container(body: Body) -> Bytes {
     match body {
         Body::Here(bytes) => bytes,
-        Body::InLog(_) | Body::Gone => Bytes::new(),
+        Body::InLog(_) | Body::Gone | Body::Unreadable => Bytes::new(),
     }
 }
 

@@ -499,6 +499,7 @@ impl Session {
         client.heard_from(leader);
         let mut settled = false;
         let mut sent = 0;
+        let mut unreadable = false;
         for message in messages {
             if message.msg_id < consumer.next_msg_id {
                 continue;
@@ -507,6 +508,13 @@ impl Session {
                 consumer.resync = true;
                 let from_msg_id = consumer.next_msg_id;
                 self.outbox.push((leader, redeliver(group, self.me, tag.clone(), from_msg_id)));
+                break;
+            }
+            if matches!(message.body, Body::Unreadable) {
+                // This node's member is about to go; the leader, or the next one, has the message.
+                consumer.resync = true;
+                self.outbox.push((leader, redeliver(group, self.me, tag.clone(), message.msg_id)));
+                unreadable = true;
                 break;
             }
             consumer.next_msg_id = message.msg_id + 1;
@@ -532,7 +540,7 @@ impl Session {
                 container,
             }));
         }
-        if again && sent > 0 {
+        if again && sent > 0 && !unreadable {
             // One event does not hold everything.
             consumer.resync = true;
             self.outbox.push((leader, redeliver(group, self.me, tag.clone(), consumer.next_msg_id)));

@@ -210,10 +210,26 @@ impl<M: StateMachine> Driver<M> {
 
     /// Takes a group out and deletes its data. False: no such group.
     pub fn remove_group(&mut self, group: GroupId) -> bool {
-        if self.unopened.remove(&group) {
-            self.shared.write(group, Write::Delete(group));
-            return true;
+        if !self.unopened.remove(&group) && !self.take_out(group) {
+            return false;
         }
+        self.shared.write(group, Write::Delete(group));
+        true
+    }
+
+    /// Takes a group out and keeps its data, which is not to be used: the group cannot be created here until it is
+    /// removed. False: no such group.
+    pub fn close_group(&mut self, group: GroupId) -> bool {
+        self.with(group, |group, shared| {
+            if group.is_raft_leader() {
+                // Followers that sleep would trust it for ever.
+                group.rouse_all(shared);
+            }
+        });
+        self.take_out(group) && self.unopened.insert(group)
+    }
+
+    fn take_out(&mut self, group: GroupId) -> bool {
         let Some(slot) = self.index.get(&group).copied() else { return false };
         self.guarded(slot, |g, shared| g.stop_machine(shared));
         self.index.remove(&group);
@@ -222,7 +238,6 @@ impl<M: StateMachine> Driver<M> {
         self.awake.retain(|awake| *awake != slot);
         self.free.push(slot);
         self.shared.cache.remove(group);
-        self.shared.write(group, Write::Delete(group));
         true
     }
 

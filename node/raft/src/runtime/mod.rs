@@ -294,6 +294,12 @@ impl<M: StateMachine> Host<M> {
         }
     }
 
+    /// Stops the local member at once and keeps its data, which is not to be used any more: it neither votes nor leads, and
+    /// cannot be created again before it is removed.
+    pub fn close_group(&self, group: GroupId) -> Result<(), HostError> {
+        self.post(group, Mail::Close(group))
+    }
+
     /// Hands a request to the group's machine, which answers it in its own way, also when it is refused. Given back
     /// where there is no such group or its shard is too busy.
     pub fn send(&self, group: GroupId, request: M::Request) -> Result<(), M::Request> {

@@ -37,6 +37,7 @@ pub(super) enum Mail<M: StateMachine> {
     Messages(NodeId, Vec<RaftMessage>),
     Create(Box<GroupSpec<M>>, oneshot::Sender<Result<(), OpenError>>),
     Remove(GroupId, oneshot::Sender<bool>),
+    Close(GroupId),
     Read(GroupId, oneshot::Sender<Option<u64>>),
     Change(GroupId, Vec<MemberChange>, oneshot::Sender<Result<(), ChangeError>>),
     Transfer(GroupId, Option<NodeId>, oneshot::Sender<Result<(), ChangeError>>),
@@ -231,6 +232,10 @@ impl<M: StateMachine> Shard<M> {
                 let removed = self.driver.remove_group(group);
                 self.registry.remove(group);
                 let _ = answer.send(removed);
+            }
+            Mail::Close(group) => {
+                self.driver.close_group(group);
+                self.registry.remove(group);
             }
             Mail::Read(group, answer) => {
                 let ctx = self.waiting.number();

@@ -9,6 +9,7 @@
 //! - [`batch`]: one write of the driver as one RocksDB batch.
 //! - [`recovery`]: from the disk to the index.
 //! - [`upkeep`]: closing segments, dropping dead ones, copying what a sparse one still holds.
+//! - [`quarantine`]: setting a group's data aside.
 
 mod batch;
 #[cfg(any(test, fuzzing))]
@@ -16,6 +17,7 @@ pub mod fuzzing;
 mod index;
 mod keys;
 mod options;
+mod quarantine;
 mod ranges;
 mod read;
 mod recovery;
@@ -28,7 +30,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -39,6 +41,14 @@ use warren_proto::ids::GroupId;
 
 use crate::log_store::{Entry, GroupRecord, LogStore, SnapshotMeta, StoreError, StoreFigures, Write};
 use index::Index;
+pub use quarantine::Quarantined;
+
+/// What an operator does about a damaged store of queues.
+const WIPE: &str = "stop this node, delete its data directory and start it again: it rejoins as a new member and is filled \
+                    from its peers";
+/// What an operator does about a damaged store of the metadata.
+const MOVE_AWAY: &str = "stop this node, move that folder away and start the node again: it joins the metadata group as a \
+                         new member and is filled from its peers, and the queues' data stays";
 
 /// Sizes and times of a store.
 #[derive(Debug, Clone)]
@@ -52,6 +62,8 @@ pub struct StoreConfig {
     pub idle_close: Duration,
     /// Threads that flush and compact.
     pub background_jobs: i32,
+    /// What somebody has to do when it is damaged; said in the error.
+    pub repair: &'static str,
 }
 
 impl StoreConfig {
@@ -62,12 +74,13 @@ impl StoreConfig {
             block_cache: 16 << 20,
             idle_close: Duration::from_secs(20),
             background_jobs: 2,
+            repair: WIPE,
         }
     }
 
     /// For the metadata group.
     pub fn metadata() -> Self {
-        StoreConfig { segment_bytes: 16 << 20, block_cache: 4 << 20, ..StoreConfig::queues() }
+        StoreConfig { segment_bytes: 16 << 20, block_cache: 4 << 20, repair: MOVE_AWAY, ..StoreConfig::queues() }
     }
 }
 
@@ -110,8 +123,12 @@ pub struct RocksStore {
     groups: RwLock<FxHashMap<GroupId, Arc<Index>>>,
     /// Held while [`LogStore::maintain`] runs.
     upkeep: Mutex<()>,
+    on_damage: OnceLock<OnDamage>,
     db: DB,
 }
+
+/// Told which group's data cannot be read, and why.
+type OnDamage = Box<dyn Fn(GroupId, &StoreError) + Send + Sync>;
 
 /// Errors of RocksDB while writing.
 fn write_error(error: rocksdb::Error) -> StoreError {
@@ -120,8 +137,11 @@ fn write_error(error: rocksdb::Error) -> StoreError {
 
 /// Errors of RocksDB while reading.
 fn read_error(error: rocksdb::Error) -> StoreError {
+    // What the C library calls EIO: a sector that the disk cannot read. Other errors of files may pass.
+    const UNREADABLE: &str = "Input/output error";
     match error.kind() {
         rocksdb::ErrorKind::Corruption => values::corrupt(error),
+        rocksdb::ErrorKind::IOError if error.as_ref().contains(UNREADABLE) => values::corrupt(error),
         _ => StoreError::Read(error.to_string()),
     }
 }
@@ -130,8 +150,9 @@ impl RocksStore {
     /// Opens or creates a store and recovers its index. The caller holds the data directory's lock.
     pub fn open(path: impl AsRef<Path>, config: StoreConfig) -> Result<RocksStore, StoreError> {
         let path = path.as_ref();
-        let db = open_database(path, &config)?;
-        let recovered = recovery::recover(&db).map_err(|error| in_folder(path, error))?;
+        let opened = open_database(path, &config);
+        let opened = opened.and_then(|db| recovery::recover(&db).map(|recovered| (db, recovered)));
+        let (db, recovered) = opened.map_err(|error| with_repair(path, &config, error))?;
         let now = Instant::now();
         let store = RocksStore {
             path: path.to_owned(),
@@ -148,9 +169,27 @@ impl RocksStore {
             }),
             groups: RwLock::new(recovered.groups),
             upkeep: Mutex::new(()),
+            on_damage: OnceLock::new(),
             db,
         };
         Ok(store)
+    }
+
+    /// From now on `hook` hears of every group that has data which cannot be read, each time that somebody wants it. It is
+    /// called from whatever thread reads and must not block. Set once.
+    pub fn on_damage(&self, hook: impl Fn(GroupId, &StoreError) + Send + Sync + 'static) {
+        let _ = self.on_damage.set(Box::new(hook));
+    }
+
+    /// What was read of a group; what is damaged is reported, and the error names the folder and the repair.
+    fn of_group<T>(&self, group: GroupId, read: Result<T, StoreError>) -> Result<T, StoreError> {
+        read.map_err(|error| {
+            let error = with_repair(&self.path, &self.config, error);
+            if let (StoreError::Corrupt(_), Some(hook)) = (&error, self.on_damage.get()) {
+                hook(group, &error);
+            }
+            error
+        })
     }
 
     /// Where it is.
@@ -187,10 +226,29 @@ impl RocksStore {
             writer.errors_checked = Instant::now();
             let errors = self.db.property_int_value(properties::BACKGROUND_ERRORS).map_err(write_error)?;
             if errors.unwrap_or(0) > 0 {
-                return Err(fail(writer, "a background flush or compaction failed".to_owned()));
+                let mut why = "a background flush or compaction failed".to_owned();
+                if let Some(damage) = self.damage_of_small_families() {
+                    // It would fail again after each start.
+                    let marked = std::fs::write(self.path.join(DAMAGED), &damage);
+                    why = format!("{why}: {damage}");
+                    if let Err(error) = marked {
+                        tracing::error!(%error, "the damage cannot be noted for the next start");
+                    }
+                }
+                return Err(fail(writer, why));
             }
         }
         Ok(())
+    }
+
+    /// What cannot be read of the families that RocksDB compacts by itself.
+    fn damage_of_small_families(&self) -> Option<String> {
+        let all = || ([0u8; 0], vec![0xff; 32]);
+        let read = |name| recovery::for_each(&self.db, name, all(), |_, _| Ok(()));
+        [keys::META, keys::SNAP].into_iter().find_map(|name| match read(name) {
+            Err(StoreError::Corrupt(why)) => Some(why),
+            _ => None,
+        })
     }
 
     /// Writes a batch; after a failure the store takes nothing more. Synced in any case: so a power cut can tear no record
@@ -235,22 +293,30 @@ fn family<'a>(db: &'a DB, name: &'static str) -> Result<&'a ColumnFamily, StoreE
     db.cf_handle(name).ok_or_else(|| StoreError::Read(format!("column family {name} is missing")))
 }
 
-/// Says which database is damaged.
-fn in_folder(path: &Path, error: StoreError) -> StoreError {
+/// Says which database is damaged, and what to do about it.
+fn with_repair(path: &Path, config: &StoreConfig, error: StoreError) -> StoreError {
     match error {
-        StoreError::Corrupt(why) => StoreError::Corrupt(format!("{}: {why}", path.display())),
+        StoreError::Corrupt(why) => {
+            StoreError::Corrupt(format!("{}: {why}; repair: {}", path.display(), config.repair))
+        }
         other => other,
     }
 }
 
+/// File beside those of RocksDB: what made its background work fail.
+const DAMAGED: &str = "DAMAGED";
+
 fn open_database(path: &Path, config: &StoreConfig) -> Result<DB, StoreError> {
+    if let Ok(damage) = std::fs::read_to_string(path.join(DAMAGED)) {
+        return Err(values::corrupt(damage));
+    }
     let found = wal_tail::check(path).map_err(|e| StoreError::Read(format!("{}: {e}", path.display())))?;
     if let Some(wal_tail::Damage { file, after }) = found {
         return Err(values::corrupt(format_args!("{} is damaged after {after} bytes", file.display())));
     }
     DB::open_cf_descriptors(&options::database(config)?, path, options::families(config)).map_err(|e| match e.kind() {
-        rocksdb::ErrorKind::Corruption => in_folder(path, values::corrupt(e)),
-        _ if lacks_manifest(path) => in_folder(path, values::corrupt(e)),
+        rocksdb::ErrorKind::Corruption => values::corrupt(e),
+        _ if lacks_manifest(path) => values::corrupt(e),
         _ => StoreError::Read(format!("{}: {e}", path.display())),
     })
 }
@@ -262,7 +328,7 @@ fn lacks_manifest(path: &Path) -> bool {
 
 impl LogStore for RocksStore {
     fn groups(&self) -> Result<Vec<GroupRecord>, StoreError> {
-        self.read_groups()
+        self.read_groups().map_err(|error| with_repair(&self.path, &self.config, error))
     }
 
     fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
@@ -270,7 +336,7 @@ impl LogStore for RocksStore {
     }
 
     fn entries(&self, group: GroupId, from: u64, to: u64, max_bytes: u64) -> Result<Vec<Entry>, StoreError> {
-        self.read_entries(group, from, to, max_bytes)
+        self.of_group(group, self.read_entries(group, from, to, max_bytes))
     }
 
     fn term(&self, group: GroupId, index: u64) -> Result<Option<u64>, StoreError> {
@@ -284,11 +350,11 @@ impl LogStore for RocksStore {
     }
 
     fn read(&self, group: GroupId, indexes: &[u64]) -> Result<Vec<Option<Entry>>, StoreError> {
-        self.read_indexes(group, indexes)
+        self.of_group(group, self.read_indexes(group, indexes))
     }
 
     fn snapshot(&self, group: GroupId) -> Result<Option<(SnapshotMeta, Bytes)>, StoreError> {
-        self.read_snapshot(group)
+        self.of_group(group, self.read_snapshot(group))
     }
 
     fn stage(&self, group: GroupId, snapshot_index: u64, entries: &[Entry]) -> Result<(), StoreError> {
@@ -300,6 +366,6 @@ impl LogStore for RocksStore {
     }
 
     fn maintain(&self) -> Result<(), StoreError> {
-        self.run_upkeep()
+        self.run_upkeep().map_err(|error| with_repair(&self.path, &self.config, error))
     }
 }

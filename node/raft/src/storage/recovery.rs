@@ -65,8 +65,8 @@ fn check_layout(db: &DB) -> Result<(), StoreError> {
     let meta = family(db, keys::META)?;
     match db.get_cf(meta, keys::FORMAT).map_err(read_error)?.as_deref() {
         Some([values::LAYOUT]) => Ok(()),
-        Some(other) => Err(StoreError::Corrupt(format!(
-            "the log's layout is {other:?}, this version knows {}: start the newer version that wrote it",
+        Some(other) => Err(StoreError::Newer(format!(
+            "the layout is {other:?}, this version knows {}: start the newer version that wrote it",
             values::LAYOUT
         ))),
         None => {

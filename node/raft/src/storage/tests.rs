@@ -15,7 +15,13 @@ use crate::log_store::{EntryKind, HardState, Member, MemberRole, Membership};
 const G: GroupId = GroupId(7);
 
 fn small() -> StoreConfig {
-    StoreConfig { segment_bytes: 64 << 10, block_cache: 1 << 20, idle_close: Duration::ZERO, background_jobs: 2 }
+    StoreConfig {
+        segment_bytes: 64 << 10,
+        block_cache: 1 << 20,
+        idle_close: Duration::ZERO,
+        background_jobs: 2,
+        repair: WIPE,
+    }
 }
 
 fn open(dir: &TempDir) -> RocksStore {

@@ -117,7 +117,7 @@ impl RocksStore {
         Ok(())
     }
 
-    fn compact(&self, first: u32, last: u32) -> Result<(), StoreError> {
+    pub(super) fn compact(&self, first: u32, last: u32) -> Result<(), StoreError> {
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);
         let (from, to) = (keys::segment_start(first), keys::segment_start(last.saturating_add(1)));
@@ -203,7 +203,7 @@ impl RocksStore {
         Ok(())
     }
 
-    fn log_files(&self) -> Result<Vec<LiveFile>, StoreError> {
+    pub(super) fn log_files(&self) -> Result<Vec<LiveFile>, StoreError> {
         let mut files = self.db.live_files().map_err(read_error)?;
         files.retain(|f| f.column_family_name == keys::LOG);
         Ok(files)
@@ -242,13 +242,13 @@ impl RocksStore {
         Ok(copied)
     }
 
-    fn copy_segment(&self, segment: u32, budget: &mut u64) -> Result<(), StoreError> {
+    pub(super) fn copy_segment(&self, segment: u32, budget: &mut u64) -> Result<(), StoreError> {
         let holds = |runs: &[Run]| runs.iter().any(|r| r.segment == segment);
         let groups: Vec<GroupId> =
             self.groups.read().iter().filter(|(_, i)| holds(&i.runs)).map(|(group, _)| *group).collect();
         for group in groups {
             while *budget > 0 && self.index(group).is_some_and(|i| holds(&i.runs)) {
-                let copied = self.copy_some(group, segment)?;
+                let Some(copied) = self.copy_some(group, segment)? else { break };
                 *budget = budget.saturating_sub(copied.max(1));
             }
         }
@@ -257,8 +257,11 @@ impl RocksStore {
 
     /// Copies the alive entries of a group's first run in a segment, up to a batch. The copies, the new row of the old
     /// segment and the new index are one write, so an entry is never in two places.
-    fn copy_some(&self, group: GroupId, segment: u32) -> Result<u64, StoreError> {
+    ///
+    /// What cannot be read stays where it is: it is reported, and the answer is that nothing is left to copy.
+    fn copy_some(&self, group: GroupId, segment: u32) -> Result<Option<u64>, StoreError> {
         let mut bytes = 0;
+        let mut unreadable = None;
         self.in_batch(|store, batch| {
             let Ok(index) = batch.index(store, group).cloned() else {
                 return Ok(());
@@ -271,16 +274,22 @@ impl RocksStore {
                 if bytes >= COPY_BATCH {
                     break;
                 }
-                store.scan(group, &run, *range.start(), *range.end(), |entry| {
+                let read = store.scan(group, &run, *range.start(), *range.end(), |entry| {
                     bytes += entry.data.len() as u64 + 1;
                     entries.push(entry);
                     bytes < COPY_BATCH
-                })?;
+                });
+                if let Err(error) = read {
+                    unreadable = Some(error);
+                    return Ok(());
+                }
             }
             let done = if bytes >= COPY_BATCH { entries.last().map_or(run.last, |e| e.index) } else { run.last };
             let moved = index.alive_in(&Run { last: done, ..run });
             if moved != entries.len() as u64 {
-                return Err(values::corrupt(format_args!("group {group}: entries of segment {segment} are missing")));
+                let missing = format_args!("group {group}: entries of segment {segment} are missing");
+                unreadable = Some(values::corrupt(missing));
+                return Ok(());
             }
             for entry in &entries {
                 batch.put_entry(group, entry, run.staged);
@@ -292,7 +301,14 @@ impl RocksStore {
             batch.index(store, group)?.relocate(run.first, done, open);
             Ok(())
         })?;
-        Ok(bytes)
+        match unreadable {
+            None => Ok(Some(bytes)),
+            Some(error) => {
+                let error = self.of_group(group, Err::<(), _>(error));
+                tracing::error!(group = group.0, segment, ?error, "entries cannot be copied to a newer segment");
+                Ok(None)
+            }
+        }
     }
 
     /// Tombstones are kept until every segment that may hold the group's data is gone.

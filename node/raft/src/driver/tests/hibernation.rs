@@ -206,3 +206,19 @@ fn a_group_made_in_another_ones_place_keeps_its_pace() {
     let ticks = (c.now - created) / 100 + 1;
     assert!(ticks >= 10, "it stood after {ticks} ticks, before an election timeout");
 }
+
+#[test]
+fn a_leader_that_is_closed_while_its_group_sleeps_is_replaced_and_not_created_again() {
+    for seed in 0..20 {
+        let (mut c, old) = sleeping(300 + seed);
+        assert!(c.driver(old).close_group(GROUP));
+        assert!(!c.driver(old).close_group(GROUP));
+        c.poll(old);
+        c.run_until(10_000, |c| c.leader().is_some_and(|l| l != old));
+        let new = c.leader().unwrap();
+        c.ask(new, &pushes(10..20));
+        c.run_until(1_000, |c| c.machine(new).pushed == 20);
+        assert!(c.driver(old).remove_group(GROUP));
+        assert!(!c.driver(old).remove_group(GROUP));
+    }
+}

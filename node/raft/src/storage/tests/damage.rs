@@ -8,7 +8,7 @@ use proptest::sample::Index as Pick;
 use rocksdb::IteratorMode;
 
 use super::*;
-use crate::storage::values::REPAIR;
+use crate::storage::keys::{EntryKey, GroupKey};
 
 /// Keys, values and a log file as the store writes them.
 static WRITTEN: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
@@ -83,7 +83,7 @@ fn read_all(store: &RocksStore) -> Result<String, StoreError> {
 }
 
 fn names_the_repair(error: &StoreError) -> bool {
-    matches!(error, StoreError::Corrupt(why) if why.contains(REPAIR))
+    matches!(error, StoreError::Corrupt(why) if why.contains(WIPE))
 }
 
 proptest! {
@@ -308,4 +308,149 @@ fn a_missing_file_or_a_damaged_manifest_is_refused_and_names_the_repair() {
         let error = RocksStore::open(copy.path(), small()).err().expect("refused");
         assert!(names_the_repair(&error), "damage {damage}: {error}");
     }
+}
+
+/// The rows of a file of set aside data, each with a right checksum.
+fn rows_of(file: &Path) -> Vec<Row> {
+    let bytes = fs::read(file).unwrap();
+    let mut rest = bytes.strip_prefix(quarantine::MAGIC).unwrap();
+    let mut rows = Vec::new();
+    while !rest.is_empty() {
+        let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+        let (key, value) = (number(1) as usize, number(5) as usize);
+        let end = 9 + key + value;
+        assert_eq!(crc32c::crc32c(&rest[..end]), number(end));
+        let family = [keys::META, keys::SNAP, keys::LOG][usize::from(rest[0])];
+        rows.push((family, rest[9..9 + key].to_vec(), rest[9 + key..end].to_vec()));
+        rest = &rest[end + 4..];
+    }
+    rows
+}
+
+#[test]
+fn a_group_that_is_set_aside_leaves_all_its_rows_and_nothing_of_others() {
+    let copy = copy_of(&STORE);
+    let store = open(&copy);
+    for group in [G, GroupId(8)] {
+        let set = store.set_aside(group, &copy.path().join("aside")).unwrap();
+        let stored = rows_of(&set.file);
+        assert_eq!((stored.len() as u64, set.unreadable), (set.rows, 0));
+        let of_group = |name: &str, key: &[u8]| match name {
+            keys::META => key.len() == 9 && key[0] != GroupKey::Tombstone as u8 && key[1..] == group.0.to_be_bytes(),
+            keys::SNAP => key[..8] == group.0.to_be_bytes(),
+            _ => EntryKey::parse(key).is_some_and(|key| key.group == group),
+        };
+        let mut expected = rows(&store.db);
+        expected.retain(|(name, key, _)| of_group(name, key));
+        // Rows of the log that are in no run are dead, and may be left out.
+        let index = store.index(group).unwrap();
+        expected.retain(|(name, key, _)| {
+            let dead = |key: &EntryKey| index.run_of(key.index).is_none_or(|run| run.segment != key.segment);
+            *name != keys::LOG || !EntryKey::parse(key).is_some_and(|key| dead(&key))
+        });
+        assert_eq!(stored, expected);
+        assert_eq!(store.member(group), Some(record(group).me));
+    }
+    assert_eq!(store.member(GroupId(99)), None);
+}
+
+#[test]
+fn damage_of_a_closed_segment_is_told_of_its_group_and_stops_neither_writes_nor_upkeep() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir);
+    store.write(&[Write::Create(record(G)), Write::Create(record(GroupId(8)))]).unwrap();
+    append(&store, G, entries(1..=200, 1, 1000));
+    store.flush(&mut store.writer.lock(), true).unwrap();
+    drop(store);
+    // What was open is a closed segment now. Little of it stays alive, so that upkeep wants to copy it.
+    let store = open(&dir);
+    let few = snapshot(200, 1, vec![3..=3, 100..=100, 198..=198], b"s");
+    store.write(&[Write::Snapshot(G, few, Bytes::from_static(b"s"))]).unwrap();
+    let file = store.log_files().unwrap().into_iter().max_by_key(|f| f.size).unwrap();
+    drop(store);
+    let file = dir.path().join(file.name.trim_start_matches('/'));
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[20] ^= 1;
+    fs::write(&file, bytes).unwrap();
+
+    let store = open(&dir);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let hook = told.clone();
+    store.on_damage(move |group, error| hook.lock().push((group, error.to_string())));
+    assert!(matches!(store.read(G, &[3]), Err(StoreError::Corrupt(_))));
+    assert_eq!(store.read(G, &[100]).unwrap().iter().flatten().count(), 1);
+    let said = std::mem::take(&mut *told.lock());
+    let name = file.display().to_string();
+    assert!(said.iter().all(|(group, why)| *group == G && why.contains(&name) && why.contains(WIPE)), "{said:?}");
+    assert_eq!(said.len(), 1);
+
+    store.compact(1, 1).unwrap();
+    let mut budget = u64::MAX;
+    store.copy_segment(1, &mut budget).unwrap();
+    assert_eq!(told.lock().len(), 1);
+    append(&store, GroupId(8), entries(1..=5, 1, 10));
+    store.maintain().unwrap();
+
+    let set = store.set_aside(G, &dir.path().join("aside")).unwrap();
+    let stored = rows_of(&set.file);
+    let held: Vec<u64> =
+        stored.iter().filter(|r| r.0 == keys::LOG).filter_map(|r| EntryKey::parse(&r.1)).map(|k| k.index).collect();
+    assert!(set.unreadable > 0 && held.contains(&100) && held.contains(&198) && !held.contains(&3), "{held:?} {set:?}");
+    store.write(&[Write::Delete(G)]).unwrap();
+    store.write(&[Write::Create(record(G))]).unwrap();
+    append(&store, G, entries(1..=5, 1, 10));
+}
+
+#[test]
+fn a_damaged_file_that_stops_background_work_is_named_and_refused_at_the_next_start() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir);
+    store.write(&[Write::Create(record(G)), Write::Create(record(GroupId(8)))]).unwrap();
+    append(&store, G, entries(1..=5, 1, 10));
+    // Chunks of their own blocks, which nothing makes smaller: no start reads more than the first.
+    let mut seed = 1u32;
+    let state: Bytes = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 24) as u8
+    })
+    .take(3 << 20)
+    .collect();
+    store.write(&[Write::Snapshot(G, snapshot(5, 1, vec![], &state), state.clone())]).unwrap();
+    store.flush(&mut store.writer.lock(), true).unwrap();
+    let files = store.db.live_files().unwrap();
+    let file = files.iter().find(|f| f.column_family_name == keys::SNAP).unwrap();
+    let file = dir.path().join(file.name.trim_start_matches('/'));
+    drop(store);
+    let mut bytes = fs::read(&file).unwrap();
+    let at = bytes.len() / 10 * 8;
+    bytes[at] ^= 1;
+    fs::write(&file, bytes).unwrap();
+
+    let store = open(&dir);
+    assert!(matches!(store.snapshot(G), Err(StoreError::Corrupt(_))));
+    append(&store, GroupId(8), entries(1..=5, 1, 10));
+    // A file around the damaged one, so that the two are merged.
+    store.write(&[Write::Create(record(GroupId(6)))]).unwrap();
+    append(&store, GroupId(6), entries(1..=5, 1, 10));
+    for group in [GroupId(6), GroupId(8)] {
+        store.write(&[Write::Snapshot(group, snapshot(5, 1, vec![], b"s"), Bytes::from_static(b"s"))]).unwrap();
+    }
+    store.flush(&mut store.writer.lock(), true).unwrap();
+    store.db.compact_range_cf(store.family(keys::SNAP).unwrap(), None::<&[u8]>, None::<&[u8]>);
+    std::thread::sleep(Duration::from_millis(200));
+    let failed = store.write(&[Write::Append(GroupId(8), entries(6..=6, 1, 10))]).unwrap_err().to_string();
+    assert!(failed.contains(&file.display().to_string()), "{failed}");
+    drop(store);
+    let error = RocksStore::open(dir.path(), small()).err().unwrap();
+    assert!(names_the_repair(&error) && error.to_string().contains(&file.display().to_string()), "{error}");
+}
+
+#[test]
+fn an_empty_newest_log_is_what_a_crash_leaves_and_does_not_matter() {
+    let before = read_all(&open(&copy_of(&STORE))).unwrap();
+    let copy = copy_of(&STORE);
+    let newest = files(copy.path(), "log").pop().unwrap();
+    let number: u64 = newest.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    fs::write(copy.path().join(format!("{:06}.log", number + 1)), "").unwrap();
+    assert_eq!(read_all(&open(&copy)).unwrap(), before);
 }

@@ -1,0 +1,141 @@
+//! Queue data of this node that is not used: what cannot be read, and what belongs to no queue. Both are set aside in files
+//! of their own, never just deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use warren_metastore::records::{self, Queue};
+use warren_proto::ids::{GroupId, MemberUid};
+use warren_raft::storage::RocksStore;
+
+use crate::cluster::identity_file::random_u64;
+use crate::node::Broker;
+use crate::operations::members::MemberError;
+
+/// How long the metadata must have known no queue of a group before the group's data is set aside: deletions that were
+/// applied a moment ago are on their way.
+const UNKNOWN_FOR: Duration = Duration::from_secs(10);
+
+/// What is known of such data, and where it goes.
+pub(crate) struct Quarantine {
+    store: Arc<RocksStore>,
+    folder: PathBuf,
+    /// Groups whose data here cannot be read, until their members are replaced.
+    damaged: Mutex<BTreeSet<GroupId>>,
+    /// Groups without a queue, and since when that is known.
+    unknown: Mutex<BTreeMap<GroupId, Instant>>,
+}
+
+impl Quarantine {
+    /// Sets data of `store` aside in `folder`.
+    pub fn new(store: Arc<RocksStore>, folder: PathBuf) -> Self {
+        Quarantine { store, folder, damaged: Mutex::default(), unknown: Mutex::default() }
+    }
+
+    /// A group's data here cannot be read. False: that was known.
+    pub fn note_damage(&self, group: GroupId) -> bool {
+        self.damaged.lock().insert(group)
+    }
+
+    /// Whether a group's data here cannot be read.
+    pub fn is_damaged(&self, group: GroupId) -> bool {
+        self.damaged.lock().contains(&group)
+    }
+
+    fn damaged(&self) -> Vec<GroupId> {
+        self.damaged.lock().iter().copied().collect()
+    }
+
+    /// Whether a group has had no queue for long enough. Every group without one is named each time.
+    fn unknown_for_long(&self, groups: &[GroupId]) -> Vec<GroupId> {
+        let mut unknown = self.unknown.lock();
+        unknown.retain(|group, _| groups.contains(group));
+        let long = |group: &&GroupId| unknown.entry(**group).or_insert_with(Instant::now).elapsed() >= UNKNOWN_FOR;
+        groups.iter().filter(long).copied().collect()
+    }
+}
+
+impl Broker {
+    /// Groups of this node whose queues the metadata does not know stop at once. Their data is set aside if that stays so, and
+    /// while none of the changes that wait, if any do, can be their deletion.
+    pub(crate) async fn quarantine_unknown(&self, settled: bool) {
+        let mut local = self.queues.groups();
+        let damaged = self.quarantine.damaged();
+        for group in damaged.iter().filter(|group| self.queues.has_group(**group)) {
+            // Its shard was too busy to be told.
+            let _ = self.queues.close_group(*group);
+        }
+        local.extend(&damaged);
+        local.extend(self.quarantine.unknown.lock().keys());
+        local.sort_unstable();
+        local.dedup();
+        let is_here = |queue: &Queue| queue.members.iter().any(|member| member.node == self.me);
+        let unknown = |group: &GroupId| match self.metadata.queue_of_group(*group) {
+            Some(queue) => damaged.contains(group) && !is_here(&queue),
+            None => true,
+        };
+        let unknown: Vec<GroupId> = local.into_iter().filter(unknown).collect();
+        for group in unknown.iter().filter(|group| self.queues.has_group(**group)) {
+            tracing::warn!(%group, "queue data of this node belongs to no queue: it takes part in nothing");
+            let _ = self.queues.close_group(*group);
+        }
+        let long = self.quarantine.unknown_for_long(&unknown);
+        for group in long.into_iter().filter(|_| settled) {
+            if self.set_aside(group, "no queue is known that it belongs to").await {
+                self.quarantine.unknown.lock().remove(&group);
+            }
+        }
+    }
+
+    /// Moves a closed group's data to the quarantine. False: it stays where it is for now.
+    async fn set_aside(&self, group: GroupId, why: &'static str) -> bool {
+        let (store, folder) = (Arc::clone(&self.quarantine.store), self.quarantine.folder.clone());
+        let written = tokio::task::spawn_blocking(move || store.set_aside(group, &folder)).await;
+        let set = match written {
+            Ok(Ok(set)) => set,
+            Ok(Err(error)) => {
+                tracing::error!(%group, %error, "a group's data cannot be set aside; it stays where it is, unused");
+                return false;
+            }
+            Err(error) => {
+                tracing::error!(%group, %error, "a group's data cannot be set aside; it stays where it is, unused");
+                return false;
+            }
+        };
+        if set.rows == 0 && set.unreadable == 0 {
+            // Deleted meanwhile.
+            let _ = std::fs::remove_file(&set.file);
+        } else {
+            let (file, rows, unreadable) = (set.file.display(), set.rows, set.unreadable);
+            tracing::warn!(%group, why, %file, rows, unreadable, "a group's data is in quarantine");
+        }
+        let _ = self.queues.remove_group(group).await;
+        self.quarantine.damaged.lock().remove(&group);
+        true
+    }
+
+    /// This node's member of a queue has data that cannot be read: a new member takes its place in the queue's record, and
+    /// the data is set aside. It is to be named to the group then.
+    pub(crate) async fn replace_damaged(&self, queue: &Queue, own: &records::Member) -> Result<(), MemberError> {
+        let target = self.metadata.queue_target(&queue.vhost, &queue.name).ok_or(MemberError::NotFound)?;
+        // Others lead, so the group lives without this member; else what can still be read here may be all there is.
+        if self.queue_leader(&target).await.is_none_or(|leader| leader == self.me) {
+            return Err(MemberError::Timeout);
+        }
+        let local = self.quarantine.store.member(queue.group);
+        if local.is_none_or(|local| local == own.uid) {
+            let new = records::Member { uid: MemberUid(random_u64()), joined: true, ..*own };
+            self.write_members(&target, |members| {
+                members.iter_mut().filter(|m| m.uid == own.uid).for_each(|member| *member = new);
+            })
+            .await?;
+        }
+        match self.set_aside(queue.group, "it cannot be read").await {
+            true => Ok(()),
+            false => Err(MemberError::Metadata("the old data could not be set aside".into())),
+        }
+    }
+}
