@@ -19,6 +19,8 @@ struct Inner {
     groups: BTreeMap<GroupId, Stored>,
     /// Handed over and not synced, in order, each with its number.
     pending: VecDeque<(u64, Vec<Write>)>,
+    /// What members had that are lost. Nobody reads it but the judge.
+    lost: BTreeMap<MemberUid, Stored>,
 }
 
 struct Stored {
@@ -82,10 +84,26 @@ impl SimDisk {
         Ok(())
     }
 
-    /// How much of an entry this member has durable here.
+    /// Everything is lost.
+    pub fn wipe(&self) {
+        let mut inner = self.inner.lock();
+        inner.pending.clear();
+        for stored in std::mem::take(&mut inner.groups).into_values() {
+            inner.lost.insert(stored.record.me, stored);
+        }
+    }
+
+    /// Index of the newest membership that the group's member has durable here.
+    pub fn membership(&self, group: GroupId) -> Option<u64> {
+        self.inner.lock().groups.get(&group).map(|stored| stored.record.membership.index)
+    }
+
+    /// How much of an entry this member has durable here, or had when it was lost.
     pub fn held(&self, group: GroupId, member: MemberUid, index: u64) -> Held {
         let inner = self.inner.lock();
-        let Some(stored) = inner.member(group, member) else { return Held::Missing };
+        let Some(stored) = inner.member(group, member).or_else(|| inner.lost.get(&member)) else {
+            return Held::Missing;
+        };
         if index <= stored.floor() {
             return Held::Covered;
         }

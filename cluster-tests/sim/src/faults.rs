@@ -31,6 +31,7 @@ enum Fault {
     Nudge,
     Clock,
     Members,
+    Wipe,
 }
 
 impl World {
@@ -39,7 +40,7 @@ impl World {
         self.network.set_calm(false);
         self.next_fault();
         self.after(100_000, Happening::Read);
-        if self.plan.faults.members > 0 {
+        if self.plan.changes_members() {
             self.after(100_000, Happening::Tend);
         }
     }
@@ -65,6 +66,7 @@ impl World {
             (w.nudge, Fault::Nudge),
             (w.clock, Fault::Clock),
             (w.members, Fault::Members),
+            (w.wipe, Fault::Wipe),
         ];
         let mut at = self.faults.below(table.iter().map(|(weight, _)| weight).sum());
         table
@@ -124,6 +126,7 @@ impl World {
                 self.nodes[node].skew_ms = jump;
             }
             Fault::Members => self.wish_members(),
+            Fault::Wipe => self.wipe_some(node),
         }
     }
 
@@ -132,7 +135,7 @@ impl World {
         self.leader(self.plan.groups[group].group).map(|(node, _)| node)
     }
 
-    fn kill(&mut self, node: usize) {
+    pub(crate) fn kill(&mut self, node: usize) {
         self.crash(node);
         let dead = if self.faults.chance(500) { 500_000 } else { DEAD_US };
         let dead = self.faults.between(10_000, dead);

@@ -112,7 +112,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     let f = &summary.figures;
     println!(
-        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} late copies",
+        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} lost disks, {} late copies",
         summary.runs,
         summary.runs as f64 * 60.0 / seconds,
         summary.failures.len(),
@@ -124,6 +124,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
         f.lives,
         f.snapshots,
         f.changes,
+        f.wipes,
         f.late_copies,
     );
     if failed || !summary.failures.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }

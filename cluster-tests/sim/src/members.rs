@@ -35,6 +35,37 @@ impl World {
         }
     }
 
+    /// A node dies and loses its disk, if every group can bear that: this node, or the next one that may.
+    pub(crate) fn wipe_some(&mut self, from: usize) {
+        let count = self.nodes.len();
+        let Some(node) = (from..from + count).map(|n| n % count).find(|n| self.may_lose_disk(*n)) else { return };
+        self.journal.note(self.now_us, &[24, node as u64], || format!("node {node} loses its disk"));
+        self.wipes += 1;
+        self.kill(node);
+        for group in self.plan.groups.iter().map(|g| g.group).collect::<Vec<_>>() {
+            self.next_member += 1;
+            if let Some(lost) = self.directory.lose(group, node, self.next_member) {
+                self.judge.lock().lost(lost);
+            }
+        }
+        self.nodes[node].disk.wipe();
+    }
+
+    /// A group bears the loss while fewer than half of its members are lost. The one after a replacement has to wait
+    /// until all others know of that: who does not may still need the lost member's vote.
+    fn may_lose_disk(&self, node: usize) -> bool {
+        self.plan.groups.iter().map(|g| g.group).all(|group| {
+            let here = self.directory.nodes(group);
+            if !here.contains(&node) {
+                return true;
+            }
+            let newest = self.judge.lock().newest_membership(group);
+            let knows = |other: &usize| self.nodes[*other].disk.membership(group) == newest;
+            let settled = self.directory.has_lost(group) || here.iter().filter(|n| **n != node).all(knows);
+            self.directory.may_lose(group, node) && settled
+        })
+    }
+
     /// Brings every group closer to what is wanted, and looks again later.
     pub(crate) fn tend_members(&mut self) {
         self.after(PAUSE_US, Happening::Tend);
@@ -84,7 +115,7 @@ impl World {
             let spec = GroupSpec {
                 group,
                 me,
-                members: self.directory.members(group),
+                members: self.directory.members(group, node),
                 version: MachineVersion(version),
                 init: Bytes::new(),
                 machine: Member::new(group, &self.plan.queue, desk),

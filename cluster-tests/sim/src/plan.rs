@@ -95,6 +95,8 @@ pub struct FaultWeights {
     pub clock: u64,
     /// A queue's group is to get or lose a member, or both.
     pub members: u64,
+    /// A node dies and comes back with an empty disk.
+    pub wipe: u64,
 }
 
 /// A group and where its members are.
@@ -184,6 +186,7 @@ fn weights(r: &mut Random) -> FaultWeights {
         nudge: one(6),
         clock: one(2),
         members: 0,
+        wipe: 0,
     }
 }
 
@@ -193,7 +196,18 @@ fn member_changes(seed: u64, nodes: usize) -> u64 {
     if r.chance(if nodes > 3 { 500 } else { 200 }) { r.between(2, 12) } else { 0 }
 }
 
+/// How likely a node loses its disk: in some runs.
+fn wipes(seed: u64) -> u64 {
+    let mut r = Random::part(seed, "wipes");
+    if r.chance(250) { r.between(1, 8) } else { 0 }
+}
+
 impl Plan {
+    /// Whether any group's members change.
+    pub fn changes_members(&self) -> bool {
+        self.faults.members > 0 || self.faults.wipe > 0
+    }
+
     /// What the seed decides under a profile.
     pub fn new(seed: u64, profile: Profile, defect: Defect) -> Self {
         let r = &mut Random::part(seed, "plan");
@@ -247,7 +261,7 @@ impl Plan {
             network,
             disk,
             fault_every_ms: r.spread(200, 4_000),
-            faults: FaultWeights { members: member_changes(seed, nodes), ..weights(r) },
+            faults: FaultWeights { members: member_changes(seed, nodes), wipe: wipes(seed), ..weights(r) },
             faulty_ms,
             core_first: r.chance(300),
             down_after_ms: r.spread(300, 3_000),

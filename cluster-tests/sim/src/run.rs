@@ -65,6 +65,8 @@ pub struct Figures {
     pub late_copies: u64,
     /// Members that joined or left.
     pub changes: u64,
+    /// Disks that were lost.
+    pub wipes: u64,
 }
 
 impl Figures {
@@ -79,6 +81,7 @@ impl Figures {
         self.snapshots += other.snapshots;
         self.late_copies += other.late_copies;
         self.changes += other.changes;
+        self.wipes += other.wipes;
     }
 }
 
@@ -108,8 +111,8 @@ pub fn run(seed: u64, profile: Profile, defect: Defect, watch: Watch) -> Report 
 
 fn run_plan(plan: Plan, watch: Watch) -> Report {
     let seed = plan.seed;
-    // With members that change, a minority of the nodes may be the majority of a group.
-    let core_first = plan.core_first && plan.faults.members == 0;
+    // With members that change or are lost, a minority of the nodes may be what a group's majority needs.
+    let core_first = plan.core_first && !plan.changes_members();
     let faulty_us = plan.faulty_ms * 1000;
     let mut world = World::new(plan, watch.trace, watch.inside);
     world.add_clients();
@@ -287,6 +290,7 @@ impl World {
             reads: self.reads_done,
             lives: self.nodes.iter().map(|n| n.lives).sum(),
             changes: self.directory.changed(),
+            wipes: self.wipes,
             ..Figures::default()
         };
         for (_, book) in judge.queues() {

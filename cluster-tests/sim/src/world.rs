@@ -111,6 +111,8 @@ pub struct World {
     pub(crate) directory: Directory,
     /// Number of the newest member of any group.
     pub(crate) next_member: u64,
+    /// How many disks were lost.
+    pub(crate) wipes: u64,
     disks: Random,
     chance: Random,
     queue: BinaryHeap<Reverse<Due>>,
@@ -141,6 +143,7 @@ impl World {
             journal: Journal::new(trace),
             directory: Directory::new(&plan.groups, plan.nodes),
             next_member: plan.nodes as u64,
+            wipes: 0,
             disks: Random::part(seed, "disks"),
             chance: Random::part(seed, "world"),
             queue: BinaryHeap::new(),
@@ -679,12 +682,13 @@ impl World {
             for event in out.events.drain(..) {
                 self.event(node, event);
             }
-            self.say(node);
+            // Before clients hear of what was applied: the judge needs to know with which members it was committed.
             for group in out.touched.drain(..) {
                 if let Some(status) = self.status(node, group) {
                     self.judge.lock().status(node, life, &status);
                 }
             }
+            self.say(node);
             if !more {
                 break;
             }

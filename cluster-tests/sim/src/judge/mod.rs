@@ -3,7 +3,7 @@
 mod queue_book;
 mod raft_book;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -29,6 +29,8 @@ pub struct Judge {
     disks: Disks,
     groups: BTreeMap<GroupId, RaftBook>,
     queues: BTreeMap<GroupId, QueueBook>,
+    /// Members that are gone with their disks.
+    lost: BTreeSet<MemberUid>,
     /// Whether it compares what nodes do with their disks and queues at once; see [`Watch`](crate::run::Watch).
     looks_inside: bool,
 }
@@ -103,11 +105,25 @@ impl Judge {
         self.check(status.group, result);
     }
 
+    /// A member is gone with its disk: it is not to take part again.
+    pub fn lost(&mut self, member: MemberUid) {
+        self.lost.insert(member);
+    }
+
+    /// The index of the newest membership that any member knew to be committed, unless a change is under way.
+    pub fn newest_membership(&self, group: GroupId) -> Option<u64> {
+        self.groups.get(&group)?.newest_membership()
+    }
+
     /// A message leaves a node.
     pub fn sent(&mut self, from: usize, message: &RaftMessage) {
         let group = GroupId(message.group);
         let result = self.group(group).vote_sent(message);
         self.check(group, result);
+        if self.looks_inside && self.lost.contains(&MemberUid(message.from_uid)) {
+            let (member, kind) = (message.from_uid, message.kind());
+            self.wrong(|| format!("group {group}: member {member} is lost with its disk and says {kind:?}"));
+        }
         if self.looks_inside {
             let result = self.promise(from, message);
             self.check(group, result);

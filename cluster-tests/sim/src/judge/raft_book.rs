@@ -90,6 +90,11 @@ impl RaftBook {
         }
     }
 
+    /// See [`Judge::newest_membership`](super::Judge::newest_membership).
+    pub fn newest_membership(&self) -> Option<u64> {
+        self.memberships.back().filter(|m| m.outgoing.is_empty()).map(|m| m.index)
+    }
+
     /// A vote, asked for or given, is the only one of its member in its term.
     pub fn vote_sent(&mut self, message: &RaftMessage) -> Result<(), String> {
         let candidate = match message.kind() {
