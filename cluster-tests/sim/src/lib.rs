@@ -11,6 +11,7 @@ pub mod disk;
 mod faults;
 pub mod journal;
 pub mod judge;
+mod liveness;
 pub mod member;
 mod members;
 pub mod message;

@@ -127,6 +127,12 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
         f.wipes,
         f.late_copies,
     );
+    println!(
+        "after the faults every group served within {} ms, at most {:.0} % of what it may take; all were at rest within {} ms",
+        f.slowest_service_ms,
+        f.slowest_service_share as f64 / 10.0,
+        f.slowest_rest_ms,
+    );
     if failed || !summary.failures.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 

@@ -67,6 +67,12 @@ pub struct Figures {
     pub changes: u64,
     /// Disks that were lost.
     pub wipes: u64,
+    /// The longest time in ms that a group took to serve when the faults were over.
+    pub slowest_service_ms: u64,
+    /// The same in thousandths of what it may take.
+    pub slowest_service_share: u64,
+    /// The longest time in ms until everything was at rest.
+    pub slowest_rest_ms: u64,
 }
 
 impl Figures {
@@ -82,6 +88,9 @@ impl Figures {
         self.late_copies += other.late_copies;
         self.changes += other.changes;
         self.wipes += other.wipes;
+        self.slowest_service_ms = self.slowest_service_ms.max(other.slowest_service_ms);
+        self.slowest_service_share = self.slowest_service_share.max(other.slowest_service_share);
+        self.slowest_rest_ms = self.slowest_rest_ms.max(other.slowest_rest_ms);
     }
 }
 
@@ -181,8 +190,15 @@ impl World {
         all
     }
 
-    /// Lets time pass until everything has come to rest; it is wrong if that takes too long.
+    /// Lets time pass until every group serves and everything has come to rest; it is wrong if that takes too long.
     fn rest(&mut self) {
+        self.expect_service();
+        let began = self.now_us;
+        self.come_to_rest();
+        self.slowest_rest_us = self.slowest_rest_us.max(self.now_us - began);
+    }
+
+    fn come_to_rest(&mut self) {
         let mut until = self.now_us + PEACE_US;
         let mut answered = 0;
         loop {
@@ -190,7 +206,7 @@ impl World {
             if now_answered > answered {
                 (answered, until) = (now_answered, self.now_us + PEACE_US);
             }
-            match self.unrest() {
+            match self.look_for_service().or_else(|| self.unrest()) {
                 None => return,
                 Some(_) if self.verdict().is_some() => return,
                 Some(what) if self.now_us >= until => {
@@ -242,7 +258,7 @@ impl World {
         open.map(|seat| seat.client.describe()).collect::<Vec<_>>().join("; ")
     }
 
-    fn statuses(&self, group: warren_proto::ids::GroupId) -> Vec<String> {
+    pub(crate) fn statuses(&self, group: warren_proto::ids::GroupId) -> Vec<String> {
         let brief = |n: usize| {
             let s = self.status(n, group)?;
             Some(format!(
@@ -291,6 +307,9 @@ impl World {
             lives: self.nodes.iter().map(|n| n.lives).sum(),
             changes: self.directory.changed(),
             wipes: self.wipes,
+            slowest_service_ms: self.service.slowest_us / 1000,
+            slowest_service_share: self.service.slowest_us * 1000 / self.plan.serves_within_us(),
+            slowest_rest_ms: self.slowest_rest_us / 1000,
             ..Figures::default()
         };
         for (_, book) in judge.queues() {

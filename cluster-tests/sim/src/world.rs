@@ -14,6 +14,7 @@ use crate::client::{Client, Next, Turn};
 use crate::directory::Directory;
 use crate::journal::Journal;
 use crate::judge::{Judge, SharedJudge};
+use crate::liveness::{SLOW_DISK, Service};
 use crate::member::{Desk, Member, Said};
 use crate::message::{Ask, Envelope, QueueEvent, ToSession};
 use crate::network::{Arrivals, Network, Packet};
@@ -22,7 +23,7 @@ use crate::plan::{Defect, Plan, node_id};
 use crate::random::Random;
 
 /// Time between two ticks of a driver.
-const TICK_US: u64 = 100_000;
+pub(crate) const TICK_US: u64 = 100_000;
 /// Time within the node that hosts both ends.
 const LOCAL_US: u64 = 20;
 
@@ -113,6 +114,9 @@ pub struct World {
     pub(crate) next_member: u64,
     /// How many disks were lost.
     pub(crate) wipes: u64,
+    pub(crate) service: Service,
+    /// The longest time until everything was at rest.
+    pub(crate) slowest_rest_us: u64,
     disks: Random,
     chance: Random,
     queue: BinaryHeap<Reverse<Due>>,
@@ -144,6 +148,8 @@ impl World {
             directory: Directory::new(&plan.groups, plan.nodes),
             next_member: plan.nodes as u64,
             wipes: 0,
+            service: Service::default(),
+            slowest_rest_us: 0,
             disks: Random::part(seed, "disks"),
             chance: Random::part(seed, "world"),
             queue: BinaryHeap::new(),
@@ -708,7 +714,7 @@ impl World {
         }
         let Some(newest) = self.nodes[node].disk.newest_pending() else { return };
         let disk = &self.plan.disk;
-        let factor = if disk.slow == Some(node) && !self.finishing { 10 } else { 1 };
+        let factor = if disk.slow == Some(node) && !self.finishing { SLOW_DISK } else { 1 };
         let takes = factor * (disk.least_us + self.disks.below(disk.jitter_us));
         let life = self.life(node);
         self.nodes[node].syncing = Some(newest);

@@ -58,7 +58,7 @@ fn a_leader_that_counts_its_own_unsynced_entry_is_found_by_what_is_lost() {
 #[test]
 fn sleepers_that_no_verdict_wakes_are_found() {
     let wrong = found(Defect::DeafSleepers, OUTCOMES, 1500);
-    assert!(wrong.contains("no rest within"), "{wrong}");
+    assert!(wrong.contains("does not serve within"), "{wrong}");
 }
 
 #[test]
