@@ -86,7 +86,10 @@ impl World {
         self.next_fault();
         let Some(fault) = self.draw_fault() else { return };
         let count = self.nodes.len();
-        let node = self.faults.index(count);
+        let mut node = self.faults.index(count);
+        if !self.plan.disk.lying.is_empty() && self.faults.chance(400) {
+            node = self.faults.pick(&self.plan.disk.lying);
+        }
         let other = (node + 1 + self.faults.index(count - 1)) % count;
         self.journal
             .note(self.now_us, &[20, fault as u64, node as u64], || format!("fault {fault:?} at {node}, {other}"));

@@ -112,7 +112,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     let f = &summary.figures;
     println!(
-        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} lost disks, {} late copies",
+        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} lost disks, {} lies of disks ({} found out), {} late copies",
         summary.runs,
         summary.runs as f64 * 60.0 / seconds,
         summary.failures.len(),
@@ -125,6 +125,8 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
         f.snapshots,
         f.changes,
         f.wipes,
+        f.lies,
+        f.amnesias,
         f.late_copies,
     );
     println!(

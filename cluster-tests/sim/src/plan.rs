@@ -64,6 +64,10 @@ pub struct DiskPlan {
     pub jitter_us: u64,
     /// A node whose disk takes ten times as long.
     pub slow: Option<usize>,
+    /// Nodes whose disks say of this many writes that they are synced, and may forget them when power is lost.
+    pub lying: Vec<usize>,
+    /// How many writes those are, at most.
+    pub forgets: usize,
 }
 
 /// How likely each fault is, in parts of their sum.
@@ -202,6 +206,19 @@ fn wipes(seed: u64) -> u64 {
     if r.chance(250) { r.between(1, 8) } else { 0 }
 }
 
+/// In some runs a few disks lie: of each group, fewer than half of them.
+fn lies(seed: u64, honest: DiskPlan, groups: &[GroupPlan]) -> DiskPlan {
+    let mut r = Random::part(seed, "lies");
+    if !r.chance(250) {
+        return honest;
+    }
+    let smallest = groups.iter().map(|g| g.members.len()).min().unwrap_or(1);
+    let mut nodes: Vec<usize> = (0..smallest).collect();
+    r.shuffle(&mut nodes);
+    nodes.truncate(r.between(1, (smallest as u64 - 1) / 2) as usize);
+    DiskPlan { lying: nodes, forgets: r.spread(1, 64) as usize, ..honest }
+}
+
 impl Plan {
     /// Whether any group's members change.
     pub fn changes_members(&self) -> bool {
@@ -252,7 +269,10 @@ impl Plan {
             least_us: r.spread(50, 2_000),
             jitter_us: r.spread(100, if wide { 40_000 } else { 8_000 }),
             slow: r.chance(250).then(|| r.index(nodes)),
+            lying: Vec::new(),
+            forgets: 0,
         };
+        let disk = lies(seed, disk, &groups);
         Plan {
             seed,
             nodes,

@@ -67,6 +67,10 @@ pub struct Figures {
     pub changes: u64,
     /// Disks that were lost.
     pub wipes: u64,
+    /// Crashes after which a disk had forgotten what it said was synced.
+    pub lies: u64,
+    /// Members that found out that their disk had.
+    pub amnesias: u64,
     /// The longest time in ms that a group took to serve when the faults were over.
     pub slowest_service_ms: u64,
     /// The same in thousandths of what it may take.
@@ -88,6 +92,8 @@ impl Figures {
         self.late_copies += other.late_copies;
         self.changes += other.changes;
         self.wipes += other.wipes;
+        self.lies += other.lies;
+        self.amnesias += other.amnesias;
         self.slowest_service_ms = self.slowest_service_ms.max(other.slowest_service_ms);
         self.slowest_service_share = self.slowest_service_share.max(other.slowest_service_share);
         self.slowest_rest_ms = self.slowest_rest_ms.max(other.slowest_rest_ms);
@@ -120,8 +126,8 @@ pub fn run(seed: u64, profile: Profile, defect: Defect, watch: Watch) -> Report 
 
 fn run_plan(plan: Plan, watch: Watch) -> Report {
     let seed = plan.seed;
-    // With members that change or are lost, a minority of the nodes may be what a group's majority needs.
-    let core_first = plan.core_first && !plan.changes_members();
+    // With members that change, are lost or forget, a minority of the nodes may be what a group's majority needs.
+    let core_first = plan.core_first && !plan.changes_members() && plan.disk.lying.is_empty();
     let faulty_us = plan.faulty_ms * 1000;
     let mut world = World::new(plan, watch.trace, watch.inside);
     world.add_clients();
@@ -307,6 +313,8 @@ impl World {
             lives: self.nodes.iter().map(|n| n.lives).sum(),
             changes: self.directory.changed(),
             wipes: self.wipes,
+            lies: self.lies_told,
+            amnesias: self.amnesias,
             slowest_service_ms: self.service.slowest_us / 1000,
             slowest_service_share: self.service.slowest_us * 1000 / self.plan.serves_within_us(),
             slowest_rest_ms: self.slowest_rest_us / 1000,

@@ -51,6 +51,8 @@ pub(crate) enum Happening {
     Heal,
     /// A dead node comes back.
     Restart { node: usize },
+    /// A node dies at a chosen moment, while faults happen.
+    Strike { node: usize },
     /// A read index is asked for.
     Read,
     /// Groups are brought closer to the members that they should have.
@@ -118,6 +120,10 @@ pub struct World {
     /// The longest time until everything was at rest.
     pub(crate) slowest_rest_us: u64,
     disks: Random,
+    lies: Random,
+    /// How often a disk forgot something, and how often a member found that out.
+    pub(crate) lies_told: u64,
+    pub(crate) amnesias: u64,
     chance: Random,
     queue: BinaryHeap<Reverse<Due>>,
     seq: u64,
@@ -134,7 +140,8 @@ impl World {
     /// The cluster of a plan, with all nodes running and every group created and durable.
     pub fn new(plan: Plan, trace: bool, looks_inside: bool) -> Self {
         let seed = plan.seed;
-        let nodes: Vec<Node> = (0..plan.nodes).map(|n| Node::new(node_id(n))).collect();
+        let forgets = |node| if plan.disk.lying.contains(&node) { plan.disk.forgets } else { 0 };
+        let nodes: Vec<Node> = (0..plan.nodes).map(|n| Node::new(node_id(n), forgets(n))).collect();
         let disks = nodes.iter().map(|n| (n.id, n.disk.clone())).collect();
         let mut world = World {
             now_us: 0,
@@ -151,6 +158,9 @@ impl World {
             service: Service::default(),
             slowest_rest_us: 0,
             disks: Random::part(seed, "disks"),
+            lies: Random::part(seed, "lies told"),
+            lies_told: 0,
+            amnesias: 0,
             chance: Random::part(seed, "world"),
             queue: BinaryHeap::new(),
             seq: 0,
@@ -288,6 +298,11 @@ impl World {
             Happening::Restart { node } => {
                 if !self.nodes[node].is_up() && !self.left_dead.contains(&node) {
                     self.start(node);
+                }
+            }
+            Happening::Strike { node } => {
+                if !self.finishing && self.nodes[node].is_up() {
+                    self.kill(node);
                 }
             }
             Happening::Read => self.ask_read(),
@@ -518,6 +533,7 @@ impl World {
         if let Err(error) = self.nodes[node].disk.crash(survive) {
             self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
         }
+        self.lie(node);
         self.nodes[node].syncing = None;
         self.nodes[node].stalled_until_us = self.now_us;
         self.network.died(self.now_us, node);
@@ -525,6 +541,37 @@ impl World {
             if self.seats[client].session.is_some_and(|(_, on)| on == node) {
                 self.close(client, false);
             }
+        }
+    }
+
+    /// A lying disk forgets some of what it said was synced, as far as honest disks have it.
+    fn lie(&mut self, node: usize) {
+        let could = self.nodes[node].disk.could_forget();
+        if could > 0 {
+            let most = self.lies.between(1, could as u64) as usize;
+            let forgotten = self.judge.lock().forget(node, most);
+            self.lies_told += u64::from(forgotten > 0);
+            self.journal.note(self.now_us, &[25, node as u64, forgotten as u64], || {
+                format!("node {node}'s disk forgets {forgotten} of {could} writes, {most} were drawn")
+            });
+        }
+        self.judge.lock().died(node);
+    }
+
+    /// A member has found out that its disk lied. Often its leader dies then, so that votes are asked for.
+    fn found_loss(&mut self, node: usize, group: GroupId, commit: u64, last_index: u64) {
+        self.amnesias += 1;
+        self.journal.note(self.now_us, &[13, node as u64, group.0, commit], || {
+            format!("node {node} finds that it lost entries {last_index}..{commit} of group {group}")
+        });
+        let Some(status) = self.status(node, group) else { return };
+        self.judge.lock().found_loss(node, group, status.me, commit);
+        let leader = status.leader.and_then(|leader| self.index_of(leader));
+        if let Some(leader) = leader.filter(|leader| *leader != node)
+            && self.lies.chance(500)
+        {
+            let soon = self.lies.below(20_000);
+            self.after(soon, Happening::Strike { node: leader });
         }
     }
 
@@ -724,9 +771,7 @@ impl World {
     fn event(&mut self, node: usize, event: Event) {
         match event {
             Event::Read { ctx, index, .. } => self.read_done(node, ctx, index),
-            Event::Amnesia { group, commit, last_index } => {
-                self.wrong(|| format!("node {node} lost entries {last_index}..{commit} of group {group}"));
-            }
+            Event::Amnesia { group, commit, last_index } => self.found_loss(node, group, commit, last_index),
             Event::Undecodable { group, index } => {
                 self.wrong(|| format!("node {node} cannot read entry {index} of group {group}"));
             }

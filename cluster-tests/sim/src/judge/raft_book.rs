@@ -186,6 +186,24 @@ impl RaftBook {
         if self.memberships.len() > 1 { Ok(()) } else { self.durable(group, disks, index) }
     }
 
+    /// Whether in each of the newest memberships, and in both halves of a change, this is true of a majority without one
+    /// member.
+    pub fn without(&self, member: MemberUid, is_true: &dyn Fn(NodeId, MemberUid) -> bool) -> bool {
+        let majority = |half: &mut dyn Iterator<Item = &Member>| {
+            let (mut count, mut yes) = (0, 0);
+            for voter in half {
+                count += 1;
+                yes += usize::from(voter.uid != member && is_true(voter.node, voter.uid));
+            }
+            count == 0 || yes * 2 > count
+        };
+        !self.memberships.is_empty()
+            && self.memberships.iter().all(|membership| {
+                let mut outgoing = membership.members.iter().filter(|m| membership.outgoing.contains(&m.uid));
+                majority(&mut membership.voters()) && majority(&mut outgoing)
+            })
+    }
+
     /// A committed entry is on the disks of a majority.
     fn durable(&self, group: GroupId, disks: &Disks, index: u64) -> Result<(), String> {
         if index == 0 {
