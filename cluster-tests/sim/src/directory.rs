@@ -85,13 +85,12 @@ impl Directory {
         self.of(group).any(|(_, seat)| !seat.lost.is_empty())
     }
 
-    /// A node's member is gone with its disk: another one takes its place. Answers the lost one.
-    pub fn lose(&mut self, group: GroupId, node: usize, number: u64) -> Option<MemberUid> {
-        let seat = self.seats.get_mut(&(group, node))?;
+    /// A node's member is gone with its disk: another one takes its place.
+    pub fn lose(&mut self, group: GroupId, node: usize, number: u64) {
+        let Some(seat) = self.seats.get_mut(&(group, node)) else { return };
         let lost = std::mem::replace(&mut seat.uid, member_uid(group, number));
         seat.lost.push(lost);
         (seat.wish, seat.since) = (Wish::Join, u64::MAX);
-        Some(lost)
     }
 
     /// How many changes were finished.

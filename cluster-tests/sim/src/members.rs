@@ -5,6 +5,7 @@ use warren_proto::ids::{GroupId, MachineVersion};
 use warren_raft::driver::GroupSpec;
 
 use crate::member::Member;
+use crate::plan::Defect;
 use crate::world::{Happening, World};
 
 /// Pause between two looks at what is to change.
@@ -43,9 +44,13 @@ impl World {
         self.wipes += 1;
         self.kill(node);
         for group in self.plan.groups.iter().map(|g| g.group).collect::<Vec<_>>() {
-            self.next_member += 1;
-            if let Some(lost) = self.directory.lose(group, node, self.next_member) {
-                self.judge.lock().lost(lost);
+            let old = self.directory.uid(group, node);
+            if self.plan.defect != Defect::OldSelf {
+                self.next_member += 1;
+                self.directory.lose(group, node, self.next_member);
+            }
+            if let Some(old) = old {
+                self.judge.lock().lost(old);
             }
         }
         self.nodes[node].disk.wipe();
@@ -80,7 +85,8 @@ impl World {
             }
             let Some((leader, status)) = leader else { continue };
             let change = self.directory.wanted(group, &status.membership);
-            if change.is_empty() {
+            let forgotten = self.plan.defect == Defect::LostForEver && self.directory.has_lost(group);
+            if change.is_empty() || forgotten {
                 continue;
             }
             self.journal

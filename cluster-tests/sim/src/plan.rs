@@ -36,6 +36,18 @@ pub enum Defect {
     DeafSleepers,
     /// The metadata tree forgets requests that it has answered.
     ForgottenRequests,
+    /// A node that lost its disk comes back as the member that it was.
+    OldSelf,
+    /// Members that are lost with their disks are not replaced.
+    LostForEver,
+    /// Members believe a commit index beyond the end of their log.
+    BlindTrust,
+    /// A member that knows that its disk lost something votes all the same.
+    VotingAmnesiac,
+    /// Leaders do not believe a member that it lost something.
+    DeafToDoubt,
+    /// What is lost of a snapshot on its way is not sent again.
+    OneSnapshot,
 }
 
 /// How messages travel.
@@ -336,7 +348,13 @@ fn driver_config(seed: u64, defect: Defect, r: &mut Random) -> DriverConfig {
         Defect::AckBeforeSync => Sabotage::AckBeforeSync,
         Defect::CountUnsynced => Sabotage::CountUnsynced,
         Defect::DeafSleepers => Sabotage::DeafSleepers,
-        Defect::None | Defect::DroppedDedup | Defect::ForgottenRequests => Sabotage::None,
+        Defect::BlindTrust => Sabotage::BlindTrust,
+        Defect::VotingAmnesiac => Sabotage::VotingAmnesiac,
+        Defect::DeafToDoubt => Sabotage::DeafToDoubt,
+        Defect::OneSnapshot => Sabotage::OneSnapshot,
+        Defect::None | Defect::DroppedDedup | Defect::ForgottenRequests | Defect::OldSelf | Defect::LostForEver => {
+            Sabotage::None
+        }
     };
     config
 }
