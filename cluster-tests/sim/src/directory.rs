@@ -71,13 +71,18 @@ impl Directory {
         here.map(member).collect()
     }
 
-    /// Whether the node may lose its disk: fewer than half of the group's members are lost at once, and no operator
-    /// changes them.
-    pub fn may_lose(&self, group: GroupId, node: usize) -> bool {
-        let planned = |seat: &Seat| seat.wish == Wish::Leave || (seat.wish == Wish::Join && seat.lost.is_empty());
+    /// Whether the node may lose its disk: fewer than half of the group's members are lost at once or impaired otherwise,
+    /// and no operator changes them.
+    pub fn may_lose(&self, group: GroupId, node: usize, impaired: usize) -> bool {
         let seats = self.of(group).count();
         let lost = self.of(group).filter(|(other, seat)| *other != node && !seat.lost.is_empty()).count();
-        !self.of(group).any(|(_, seat)| planned(seat)) && lost < seats.saturating_sub(1) / 2
+        !self.has_plans(group) && lost + impaired < seats.saturating_sub(1) / 2
+    }
+
+    /// Whether an operator changes the members.
+    pub fn has_plans(&self, group: GroupId) -> bool {
+        let planned = |seat: &Seat| seat.wish == Wish::Leave || (seat.wish == Wish::Join && seat.lost.is_empty());
+        self.of(group).any(|(_, seat)| planned(seat))
     }
 
     /// Whether members are lost and not replaced.

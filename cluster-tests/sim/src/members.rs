@@ -16,7 +16,7 @@ impl World {
     pub(crate) fn wish_members(&mut self) {
         let group = self.faults.index(self.plan.groups.len());
         let group = self.plan.groups[group].group;
-        if group == GroupId::METADATA || self.directory.is_open(group) {
+        if group == GroupId::METADATA || self.directory.is_open(group) || self.impaired(group, None) > 0 {
             return;
         }
         let here = self.directory.nodes(group);
@@ -56,7 +56,7 @@ impl World {
         self.nodes[node].disk.wipe();
     }
 
-    /// A group bears the loss while fewer than half of its members are lost. The one after a replacement has to wait
+    /// A group bears the loss while fewer than half of its members are lost or lack what their disks forgot. The one after a replacement has to wait
     /// until all others know of that: who does not may still need the lost member's vote.
     fn may_lose_disk(&self, node: usize) -> bool {
         self.plan.groups.iter().map(|g| g.group).all(|group| {
@@ -67,8 +67,18 @@ impl World {
             let newest = self.judge.lock().newest_membership(group);
             let knows = |other: &usize| self.nodes[*other].disk.membership(group) == newest;
             let settled = self.directory.has_lost(group) || here.iter().filter(|n| **n != node).all(knows);
-            self.directory.may_lose(group, node) && settled
+            let impaired = self.impaired(group, Some(node));
+            self.directory.may_lose(group, node, impaired) && settled
         })
+    }
+
+    /// How many members, but for one node's, lack something that their disks have forgotten.
+    fn impaired(&self, group: GroupId, but: Option<usize>) -> usize {
+        let lacks = |node: &usize| {
+            let uid = self.directory.uid(group, *node);
+            Some(*node) != but && uid.is_some_and(|uid| self.judge.lock().lacks(*node, group, uid))
+        };
+        self.directory.nodes(group).iter().filter(|node| lacks(node)).count()
     }
 
     /// Brings every group closer to what is wanted, and looks again later.

@@ -544,10 +544,12 @@ impl World {
         }
     }
 
-    /// A lying disk forgets some of what it said was synced, as far as honest disks have it.
+    /// A lying disk forgets some of what it said was synced, as far as honest disks have it, and none of them is about to
+    /// leave.
     fn lie(&mut self, node: usize) {
         let could = self.nodes[node].disk.could_forget();
-        if could > 0 {
+        let planned = self.plan.groups.iter().any(|g| self.directory.has_plans(g.group));
+        if could > 0 && !planned {
             let most = self.lies.between(1, could as u64) as usize;
             let forgotten = self.judge.lock().forget(node, most);
             self.lies_told += u64::from(forgotten > 0);

@@ -28,6 +28,8 @@ pub type Disks = Vec<(NodeId, Arc<SimDisk>)>;
 struct Gap {
     /// A committed index beyond what is left, where the member knows of one.
     known: Option<u64>,
+    /// The end of the log before it was forgotten.
+    end: u64,
 }
 
 /// Keeps the books of one run.
@@ -132,10 +134,17 @@ impl Judge {
             self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
         }
         for lost in lost {
-            self.forgetful.entry(lost.member).or_default();
+            let gap = self.forgetful.entry(lost.member).or_default();
+            gap.end = gap.end.max(lost.last.0);
         }
         self.disks = disks;
         count
+    }
+
+    /// Whether a node's member lacks something that its disk has forgotten.
+    pub fn lacks(&self, node: usize, group: GroupId, member: MemberUid) -> bool {
+        let written = self.disks.get(node).map_or(0, |(_, disk)| disk.written(group, member));
+        self.forgetful.get(&member).is_some_and(|gap| written < gap.end.max(gap.known.unwrap_or(0)))
     }
 
     /// A node died: who had found out that entries are lost remembers it, if that is written.
@@ -175,7 +184,7 @@ impl Judge {
     /// Who knows that entries are lost neither votes nor stands before they are there again.
     fn abstains(&mut self, from: usize, message: &RaftMessage) -> Result<(), String> {
         let member = MemberUid(message.from_uid);
-        let Some(Gap { known: Some(lost) }) = self.forgetful.get(&member) else { return Ok(()) };
+        let Some(Gap { known: Some(lost), .. }) = self.forgetful.get(&member) else { return Ok(()) };
         let grants = match message.kind() {
             RaftMessageKind::RaftVote | RaftMessageKind::RaftPreVote => true,
             RaftMessageKind::RaftVoteResponse | RaftMessageKind::RaftPreVoteResponse => !message.reject,
