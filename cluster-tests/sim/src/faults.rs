@@ -31,6 +31,7 @@ enum Fault {
     Nudge,
     Clock,
     Members,
+    MetadataMembers,
     Wipe,
 }
 
@@ -66,6 +67,7 @@ impl World {
             (w.nudge, Fault::Nudge),
             (w.clock, Fault::Clock),
             (w.members, Fault::Members),
+            (w.metadata_members, Fault::MetadataMembers),
             (w.wipe, Fault::Wipe),
         ];
         let mut at = self.faults.below(table.iter().map(|(weight, _)| weight).sum());
@@ -129,6 +131,7 @@ impl World {
                 self.nodes[node].skew_ms = jump;
             }
             Fault::Members => self.wish_members(),
+            Fault::MetadataMembers => self.wish_metadata_members(),
             Fault::Wipe => self.wipe_some(node),
         }
     }

@@ -8,6 +8,8 @@ use crate::member::Member;
 use crate::plan::Defect;
 use crate::world::{Happening, World};
 
+/// Members that the metadata group keeps.
+const LEAST_METADATA: usize = 3;
 /// Pause between two looks at what is to change.
 const PAUSE_US: u64 = 400_000;
 
@@ -32,6 +34,24 @@ impl World {
         }
         if leaves {
             let node = here[self.faults.index(here.len())];
+            self.directory.leave(group, node);
+        }
+    }
+
+    /// The metadata group is to get a member more or one fewer; the tree's clients on a node without one go elsewhere.
+    pub(crate) fn wish_metadata_members(&mut self) {
+        let group = GroupId::METADATA;
+        if self.directory.is_open(group) || self.impaired(group, None) > 0 {
+            return;
+        }
+        let here = self.directory.nodes(group);
+        let free: Vec<usize> = (0..self.nodes.len()).filter(|node| !here.contains(node)).collect();
+        if !free.is_empty() && (here.len() <= LEAST_METADATA || self.faults.chance(500)) {
+            let node = self.faults.pick(&free);
+            self.next_member += 1;
+            self.directory.join(group, node, self.next_member);
+        } else if here.len() > LEAST_METADATA {
+            let node = self.faults.pick(&here);
             self.directory.leave(group, node);
         }
     }
@@ -127,12 +147,17 @@ impl World {
         if let Some(me) = wanted
             && let Some(desk) = self.desk(node, me)
         {
-            let version = self.plan.groups.iter().find(|g| g.group == group).map_or(1, |g| g.version);
+            let Some(plan) = self.plan.groups.iter().find(|g| g.group == group) else { return };
+            // Who joins the metadata group is told of its founders: there is nobody else to say who its members are.
+            let members = match group {
+                GroupId::METADATA => plan.members.clone(),
+                _ => self.directory.members(group, node),
+            };
             let spec = GroupSpec {
                 group,
                 me,
-                members: self.directory.members(group, node),
-                version: MachineVersion(version),
+                members,
+                version: MachineVersion(plan.version),
                 init: Bytes::new(),
                 machine: Member::new(group, &self.plan.queue, desk),
                 campaign: false,

@@ -111,6 +111,8 @@ pub struct FaultWeights {
     pub clock: u64,
     /// A queue's group is to get or lose a member, or both.
     pub members: u64,
+    /// The metadata group is to get or lose a member.
+    pub metadata_members: u64,
     /// A node dies and comes back with an empty disk.
     pub wipe: u64,
 }
@@ -202,6 +204,7 @@ fn weights(r: &mut Random) -> FaultWeights {
         nudge: one(6),
         clock: one(2),
         members: 0,
+        metadata_members: 0,
         wipe: 0,
     }
 }
@@ -210,6 +213,12 @@ fn weights(r: &mut Random) -> FaultWeights {
 fn member_changes(seed: u64, nodes: usize) -> u64 {
     let mut r = Random::part(seed, "members");
     if r.chance(if nodes > 3 { 500 } else { 200 }) { r.between(2, 12) } else { 0 }
+}
+
+/// How likely members of the metadata group change, where there are nodes enough to go without one.
+fn metadata_changes(seed: u64, nodes: usize, clients: usize) -> u64 {
+    let mut r = Random::part(seed, "metadata members");
+    if nodes > 3 && clients > 0 && r.chance(500) { r.between(2, 12) } else { 0 }
 }
 
 /// How likely a node loses its disk: in some runs.
@@ -234,7 +243,7 @@ fn lies(seed: u64, honest: DiskPlan, groups: &[GroupPlan]) -> DiskPlan {
 impl Plan {
     /// Whether any group's members change.
     pub fn changes_members(&self) -> bool {
-        self.faults.members > 0 || self.faults.wipe > 0
+        self.faults.members > 0 || self.faults.metadata_members > 0 || self.faults.wipe > 0
     }
 
     /// What the seed decides under a profile.
@@ -293,7 +302,12 @@ impl Plan {
             network,
             disk,
             fault_every_ms: r.spread(200, 4_000),
-            faults: FaultWeights { members: member_changes(seed, nodes), wipe: wipes(seed), ..weights(r) },
+            faults: FaultWeights {
+                members: member_changes(seed, nodes),
+                metadata_members: metadata_changes(seed, nodes, metadata_clients),
+                wipe: wipes(seed),
+                ..weights(r)
+            },
             faulty_ms,
             core_first: r.chance(300),
             down_after_ms: r.spread(300, 3_000),

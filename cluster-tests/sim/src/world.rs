@@ -397,12 +397,14 @@ impl World {
         let tree = process
             .and_then(|p| p.driver.machine(GroupId::METADATA))
             .and_then(|m| Some((m.tree()?.tree(), process?.driver.status(GroupId::METADATA)?.leader)));
+        let member = self.directory.uid(GroupId::METADATA, node).is_some();
         let next = self.with_client(client, |client, turn| match client {
             Client::Publisher(c) => c.step(turn),
             Client::Consumer(c) => c.step(turn),
             Client::Metadata(c) => match &tree {
                 Some((tree, leader)) => c.step(tree, *leader, now_ms, turn),
-                None => Next::After(TICK_US),
+                None if member => Next::After(TICK_US),
+                None => Next::Close,
             },
         });
         match next {
