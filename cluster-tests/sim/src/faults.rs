@@ -148,7 +148,7 @@ impl World {
         self.after(dead, Happening::Restart { node });
     }
 
-    fn cut(&mut self, pairs: Vec<(usize, usize)>) {
+    pub(crate) fn cut(&mut self, pairs: Vec<(usize, usize)>) {
         self.network.cut(pairs);
         let lasts = if self.faults.chance(500) { 1_000_000 } else { CUT_US };
         let lasts = self.faults.between(50_000, lasts);

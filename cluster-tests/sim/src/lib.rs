@@ -9,6 +9,7 @@ pub mod client;
 mod directory;
 pub mod disk;
 mod faults;
+pub mod installs;
 pub mod journal;
 pub mod judge;
 mod liveness;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
+use warren_sim::installs::STEPS;
 use warren_sim::plan::{Defect, Profile};
 use warren_sim::regressions;
 use warren_sim::run::{Report, Watch, run};
@@ -129,6 +130,8 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
         f.amnesias,
         f.late_copies,
     );
+    let cut: Vec<String> = STEPS.iter().zip(f.cut_installs).map(|(step, count)| format!("{count} {step:?}")).collect();
+    println!("receivers of snapshots died after these steps: {}", cut.join(", "));
     println!(
         "after the faults every group served within {} ms, at most {:.0} % of what it may take; all were at rest within {} ms",
         f.slowest_service_ms,

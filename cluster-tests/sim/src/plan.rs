@@ -115,6 +115,8 @@ pub struct FaultWeights {
     pub metadata_members: u64,
     /// A node dies and comes back with an empty disk.
     pub wipe: u64,
+    /// Of a thousand steps of installs, how many are the last before a crash or a cut.
+    pub install_cuts: u64,
 }
 
 /// A group and where its members are.
@@ -206,6 +208,7 @@ fn weights(r: &mut Random) -> FaultWeights {
         members: 0,
         metadata_members: 0,
         wipe: 0,
+        install_cuts: 0,
     }
 }
 
@@ -219,6 +222,12 @@ fn member_changes(seed: u64, nodes: usize) -> u64 {
 fn metadata_changes(seed: u64, nodes: usize, clients: usize) -> u64 {
     let mut r = Random::part(seed, "metadata members");
     if nodes > 3 && clients > 0 && r.chance(500) { r.between(2, 12) } else { 0 }
+}
+
+/// How likely a step of an install is its last for now: in some runs.
+fn install_cuts(seed: u64) -> u64 {
+    let mut r = Random::part(seed, "install cuts");
+    if r.chance(300) { r.pick(&[10, 50, 200]) } else { 0 }
 }
 
 /// How likely a node loses its disk: in some runs.
@@ -306,6 +315,7 @@ impl Plan {
                 members: member_changes(seed, nodes),
                 metadata_members: metadata_changes(seed, nodes, metadata_clients),
                 wipe: wipes(seed),
+                install_cuts: install_cuts(seed),
                 ..weights(r)
             },
             faulty_ms,

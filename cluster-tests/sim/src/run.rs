@@ -7,6 +7,7 @@ use clap::builder::PossibleValue;
 use warren_proto::ids::NodeId;
 
 use crate::client::{Client, Consumer, Habits, MetadataClient, Publisher};
+use crate::installs::STEPS;
 use crate::plan::{Defect, Plan, Profile};
 use crate::random::{Random, mix};
 use crate::world::World;
@@ -71,6 +72,8 @@ pub struct Figures {
     pub lies: u64,
     /// Members that found out that their disk had.
     pub amnesias: u64,
+    /// Snapshots that were being received when their receiver died, by the last step before.
+    pub cut_installs: [u64; STEPS.len()],
     /// The longest time in ms that a group took to serve when the faults were over.
     pub slowest_service_ms: u64,
     /// The same in thousandths of what it may take.
@@ -94,6 +97,9 @@ impl Figures {
         self.wipes += other.wipes;
         self.lies += other.lies;
         self.amnesias += other.amnesias;
+        for (sum, more) in self.cut_installs.iter_mut().zip(other.cut_installs) {
+            *sum += more;
+        }
         self.slowest_service_ms = self.slowest_service_ms.max(other.slowest_service_ms);
         self.slowest_service_share = self.slowest_service_share.max(other.slowest_service_share);
         self.slowest_rest_ms = self.slowest_rest_ms.max(other.slowest_rest_ms);
@@ -315,6 +321,7 @@ impl World {
             wipes: self.wipes,
             lies: self.lies_told,
             amnesias: self.amnesias,
+            cut_installs: self.installs.cut,
             slowest_service_ms: self.service.slowest_us / 1000,
             slowest_service_share: self.service.slowest_us * 1000 / self.plan.serves_within_us(),
             slowest_rest_ms: self.slowest_rest_us / 1000,

@@ -12,6 +12,7 @@ use warren_raft::machine::Role;
 
 use crate::client::{Client, Next, Turn};
 use crate::directory::Directory;
+use crate::installs::{InstallMessage, Installs, stages};
 use crate::journal::Journal;
 use crate::judge::{Judge, SharedJudge};
 use crate::liveness::{SLOW_DISK, Service};
@@ -117,6 +118,7 @@ pub struct World {
     /// How many disks were lost.
     pub(crate) wipes: u64,
     pub(crate) service: Service,
+    pub(crate) installs: Installs,
     /// The longest time until everything was at rest.
     pub(crate) slowest_rest_us: u64,
     disks: Random,
@@ -156,6 +158,7 @@ impl World {
             next_member: plan.nodes as u64,
             wipes: 0,
             service: Service::default(),
+            installs: Installs::new(seed),
             slowest_rest_us: 0,
             disks: Random::part(seed, "disks"),
             lies: Random::part(seed, "lies told"),
@@ -325,9 +328,13 @@ impl World {
                     format!("{from}->{to} group {group} {kind:?} term {} index {} {more:?}", m.term, m.index)
                 });
                 let (from, clock) = (self.nodes[from].id, self.nodes[to].clock_ms(self.now_us));
+                let install = InstallMessage::of(&message);
                 if let Some(driver) = self.nodes[to].driver() {
                     driver.set_clock(clock);
                     driver.step(from, *message);
+                }
+                if let Some(install) = install {
+                    self.install_arrived(to, from, &install);
                 }
                 self.settle(to);
             }
@@ -536,6 +543,7 @@ impl World {
             self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
         }
         self.lie(node);
+        self.installs_cut(node);
         self.nodes[node].syncing = None;
         self.nodes[node].stalled_until_us = self.now_us;
         self.network.died(self.now_us, node);
@@ -599,6 +607,7 @@ impl World {
             driver.set_clock(clock);
             driver.persisted(number);
         }
+        self.install_synced(node, number);
         self.begin_sync(node);
         self.settle(node);
     }
@@ -661,10 +670,12 @@ impl World {
             format!("node {node} works on transfer {transfer} of group {group}")
         });
         let disk = self.nodes[node].disk.clone();
+        let staged = stages(&work);
         let done = warren_raft::runtime::perform(&*disk, work).unwrap_or_else(|e| WorkDone::Failed(e.to_string()));
         if let Some(driver) = self.nodes[node].driver() {
             driver.work_done(group, transfer, done);
         }
+        self.install_worked(node, staged);
         self.settle(node);
     }
 
@@ -754,6 +765,7 @@ impl World {
     }
 
     fn submit(&mut self, node: usize, batch: warren_raft::driver::WriteBatch) {
+        self.install_submitted(node, &batch);
         self.nodes[node].disk.submit(batch.number, batch.writes);
         self.begin_sync(node);
     }
