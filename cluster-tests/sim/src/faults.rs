@@ -213,7 +213,7 @@ impl World {
         }
         self.network.set_calm(true);
         for node in 0..self.nodes.len() {
-            self.nodes[node].stalled_until_us = self.now_us;
+            self.end_stall(node);
         }
         self.heal();
         self.revive();

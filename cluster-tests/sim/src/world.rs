@@ -34,8 +34,8 @@ pub(crate) enum Happening {
     Arrives(Box<Packet>),
     /// Something within a node's process.
     Local { node: usize, life: u64, envelope: Box<Envelope> },
-    /// The disk finished its oldest write.
-    Synced { node: usize, life: u64 },
+    /// The disk finished writing up to this number.
+    Synced { node: usize, life: u64, number: u64 },
     /// Raft's clock.
     Tick { node: usize, life: u64 },
     /// A piece of a snapshot transfer is read or staged.
@@ -282,7 +282,7 @@ impl World {
                     self.receive(node, node, *envelope);
                 }
             }
-            Happening::Synced { node, life } => self.synced(node, life),
+            Happening::Synced { node, life, number } => self.synced(node, life, number),
             Happening::Tick { node, life } => self.tick(node, life),
             Happening::Work { node, life, work } => self.work(node, life, *work),
             Happening::Turn { client, turn } => self.turn(client, turn),
@@ -587,16 +587,16 @@ impl World {
         }
     }
 
-    fn synced(&mut self, node: usize, life: u64) {
-        if self.life(node) != life || !self.nodes[node].is_up() {
+    fn synced(&mut self, node: usize, life: u64, number: u64) {
+        if self.life(node) != life || !self.nodes[node].is_up() || self.nodes[node].syncing != Some(number) {
             return;
         }
         let stalled = self.nodes[node].stalled_until_us;
         if self.now_us < stalled {
-            self.at(stalled, Happening::Synced { node, life });
+            self.at(stalled, Happening::Synced { node, life, number });
             return;
         }
-        let Some(number) = self.nodes[node].syncing.take() else { return };
+        self.nodes[node].syncing = None;
         self.journal.note(self.now_us, &[9, node as u64, number], || format!("node {node} synced {number}"));
         if let Err(error) = self.nodes[node].disk.sync(number) {
             self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
@@ -781,7 +781,17 @@ impl World {
         let takes = factor * (disk.least_us + self.disks.below(disk.jitter_us));
         let life = self.life(node);
         self.nodes[node].syncing = Some(newest);
-        self.after(takes, Happening::Synced { node, life });
+        self.after(takes, Happening::Synced { node, life, number: newest });
+    }
+
+    /// A disk that stood still goes on: what it was about to write is written now.
+    pub(crate) fn end_stall(&mut self, node: usize) {
+        let stalled = self.now_us < self.nodes[node].stalled_until_us;
+        self.nodes[node].stalled_until_us = self.now_us;
+        if let Some(number) = self.nodes[node].syncing.filter(|_| stalled) {
+            let life = self.life(node);
+            self.after(0, Happening::Synced { node, life, number });
+        }
     }
 
     fn event(&mut self, node: usize, event: Event) {
