@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use warren_proto::ids::GroupId;
 
 use crate::plan::Plan;
+use crate::run::Unrest;
 use crate::world::{TICK_US, World};
 
 /// Elections that may come to nothing one after the other: split votes, and candidates that lack what is committed.
-const ELECTIONS: u64 = 4;
+const ELECTIONS: u64 = 2;
 /// Ticks after which the driver looks again at sleepers under a leader that is gone.
 const RECHECK_TICKS: u64 = 50;
 /// Messages one after the other from a candidacy to a leader's first committed entry.
@@ -46,8 +47,8 @@ impl World {
         self.service.seen.clear();
     }
 
-    /// Notes which groups serve; it is wrong if one takes too long. Answers the first that does not yet.
-    pub(crate) fn look_for_service(&mut self) -> Option<String> {
+    /// Notes which groups serve; it is wrong if one takes too long. Answers one that does not yet.
+    pub(crate) fn look_for_service(&mut self) -> Option<Unrest> {
         let groups: Vec<GroupId> = self.plan.groups.iter().map(|g| g.group).collect();
         let took = self.now_us - self.service.began_us;
         let mut waits = None;
@@ -65,7 +66,7 @@ impl World {
                 let statuses = self.statuses(group);
                 self.wrong(|| format!("group {group} does not serve within {} ms: {statuses:#?}", bound / 1000));
             }
-            waits = Some(format!("group {group} does not serve"));
+            waits = Some(Unrest::Service(group));
         }
         waits
     }
