@@ -1,4 +1,6 @@
-//! A node's disk: what is durable, and what was handed over and is not yet. A crash loses the latter, but for a prefix.
+//! A node's disk: what is durable, and what was handed over and is not yet. A crash loses the latter, but for a prefix of
+//! whole writes, as the store's log keeps or drops each write as one. A lying disk may also lose the last few of the
+//! former.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -19,14 +21,45 @@ struct Inner {
     groups: BTreeMap<GroupId, Stored>,
     /// Handed over and not synced, in order, each with its number.
     pending: VecDeque<(u64, Vec<Write>)>,
+    /// How many of the newest synced writes may be forgotten; an honest disk keeps no account of them.
+    forgets: usize,
+    recent: VecDeque<Recent>,
+    /// What is durable without the recent writes.
+    base: BTreeMap<GroupId, Stored>,
+    /// What members had that are lost. Nobody reads it but the judge.
+    lost: BTreeMap<MemberUid, Stored>,
 }
 
+/// Entries by index, for each snapshot's index.
+type Staged = BTreeMap<u64, BTreeMap<u64, Entry>>;
+
+/// A write that a lying disk may forget.
+struct Recent {
+    writes: Vec<Write>,
+    /// What was staged for the snapshot that it installs.
+    staged: Vec<(GroupId, Staged)>,
+}
+
+/// What a member would lose with the newest writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forgetting {
+    /// The group.
+    pub group: GroupId,
+    /// The member.
+    pub member: MemberUid,
+    /// Index and term of the last entry of its log, which it has acknowledged.
+    pub last: (u64, u64),
+    /// Votes that it gave.
+    pub votes: Vec<HardState>,
+}
+
+#[derive(Clone)]
 struct Stored {
     record: GroupRecord,
     entries: BTreeMap<u64, Entry>,
     state: Bytes,
     /// Live entries of snapshots that are being received, by the snapshot's index. Not synced by themselves.
-    staged: BTreeMap<u64, BTreeMap<u64, Entry>>,
+    staged: Staged,
 }
 
 /// How much of an entry a disk has.
@@ -41,6 +74,13 @@ pub enum Held {
 }
 
 impl SimDisk {
+    /// An empty disk. One that lies may forget the newest few of the writes that it says are synced.
+    pub fn new(forgets: usize) -> Self {
+        let disk = SimDisk::default();
+        disk.inner.lock().forgets = forgets;
+        disk
+    }
+
     /// Hands over a write without waiting for it.
     pub fn submit(&self, number: u64, writes: Vec<Write>) {
         self.inner.lock().pending.push_back((number, writes));
@@ -50,9 +90,7 @@ impl SimDisk {
     pub fn sync(&self, up_to: u64) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
         while let Some((_, writes)) = inner.pending.pop_front_if(|(number, _)| *number <= up_to) {
-            for write in &writes {
-                inner.apply(write)?;
-            }
+            inner.make_durable(writes)?;
         }
         Ok(())
     }
@@ -72,9 +110,7 @@ impl SimDisk {
         let mut inner = self.inner.lock();
         let kept: Vec<_> = inner.pending.drain(..).take(survive).collect();
         for (_, writes) in kept {
-            for write in &writes {
-                inner.apply(write)?;
-            }
+            inner.make_durable(writes)?;
         }
         for stored in inner.groups.values_mut() {
             stored.staged.clear();
@@ -82,14 +118,72 @@ impl SimDisk {
         Ok(())
     }
 
-    /// How much of an entry this member has durable here.
+    /// Everything is lost.
+    pub fn wipe(&self) {
+        let mut inner = self.inner.lock();
+        inner.pending.clear();
+        inner.recent.clear();
+        inner.base.clear();
+        for stored in std::mem::take(&mut inner.groups).into_values() {
+            inner.lost.insert(stored.record.me, stored);
+        }
+    }
+
+    /// How many of the newest synced writes may be forgotten.
+    pub fn could_forget(&self) -> usize {
+        self.inner.lock().recent.len()
+    }
+
+    /// What members would lose with the newest `count` writes.
+    pub fn forgetting(&self, count: usize) -> Vec<Forgetting> {
+        let inner = self.inner.lock();
+        let mut all = Vec::<Forgetting>::new();
+        for write in inner.recent.iter().rev().take(count).flat_map(|recent| &recent.writes) {
+            let Some(stored) = inner.groups.get(&group_of(write)) else { continue };
+            let record = &stored.record;
+            let known = all.iter().position(|f| f.group == record.group).unwrap_or_else(|| {
+                let (group, member, last) = (record.group, record.me, (record.last_index, stored.last_term()));
+                all.push(Forgetting { group, member, last, votes: Vec::new() });
+                all.len() - 1
+            });
+            if let Write::HardState(_, hard) = write
+                && hard.vote != 0
+            {
+                all[known].votes.push(*hard);
+            }
+        }
+        all
+    }
+
+    /// Forgets the newest `count` synced writes.
+    pub fn forget(&self, count: usize) -> Result<(), StoreError> {
+        let mut inner = self.inner.lock();
+        let keeps = inner.recent.len() - count.min(inner.recent.len());
+        inner.recent.truncate(keeps);
+        inner.groups = inner.base.clone();
+        let recent = std::mem::take(&mut inner.recent);
+        for one in &recent {
+            replay(&mut inner.groups, one)?;
+        }
+        inner.recent = recent;
+        Ok(())
+    }
+
+    /// How much of an entry this member has durable here, if it is not lost.
+    pub fn held_now(&self, group: GroupId, member: MemberUid, index: u64) -> Held {
+        self.inner.lock().member(group, member).map_or(Held::Missing, |stored| stored.held(index))
+    }
+
+    /// Index of the newest membership that the group's member has durable here.
+    pub fn membership(&self, group: GroupId) -> Option<u64> {
+        self.inner.lock().groups.get(&group).map(|stored| stored.record.membership.index)
+    }
+
+    /// How much of an entry this member has durable here, or had when it was lost.
     pub fn held(&self, group: GroupId, member: MemberUid, index: u64) -> Held {
         let inner = self.inner.lock();
-        let Some(stored) = inner.member(group, member) else { return Held::Missing };
-        if index <= stored.floor() {
-            return Held::Covered;
-        }
-        stored.entries.get(&index).map_or(Held::Missing, |e| Held::Entry(e.term))
+        let stored = inner.member(group, member).or_else(|| inner.lost.get(&member));
+        stored.map_or(Held::Missing, |stored| stored.held(index))
     }
 
     /// The durable hard state of this member.
@@ -123,54 +217,112 @@ impl Inner {
         self.groups.get(&group).filter(|stored| stored.record.me == member)
     }
 
-    fn stored(&mut self, group: GroupId) -> Result<&mut Stored, StoreError> {
-        self.groups.get_mut(&group).ok_or_else(|| StoreError::Write(format!("no group {group}")))
-    }
-
-    fn apply(&mut self, write: &Write) -> Result<(), StoreError> {
-        match write {
-            Write::Create(record) => {
-                if self.groups.contains_key(&record.group) {
-                    return Err(StoreError::Write(format!("group {} exists", record.group)));
-                }
-                let stored = Stored {
-                    record: record.clone(),
-                    entries: BTreeMap::new(),
-                    state: Bytes::new(),
-                    staged: BTreeMap::new(),
-                };
-                self.groups.insert(record.group, stored);
-            }
-            Write::Append(group, entries) => self.stored(*group)?.append(entries)?,
-            Write::HardState(group, hard) => self.stored(*group)?.record.hard_state = *hard,
-            Write::Membership(group, membership) => self.stored(*group)?.record.membership = membership.clone(),
-            Write::Snapshot(group, meta, state) => {
-                let stored = self.stored(*group)?;
-                if meta.index > stored.record.last_index {
-                    return Err(StoreError::Write(format!("snapshot at {} beyond the log", meta.index)));
-                }
-                if meta.index < stored.floor() {
-                    return Err(StoreError::Write(format!("snapshot at {} below the last one", meta.index)));
-                }
-                stored.take_snapshot(meta, state);
-            }
-            Write::Install(group, meta, state) => {
-                let stored = self.stored(*group)?;
-                stored.entries = stored.staged.remove(&meta.index).unwrap_or_default();
-                stored.staged.clear();
-                stored.take_snapshot(meta, state);
-                stored.record.last_index = meta.index;
-                stored.check_live(meta)?;
-            }
-            Write::Delete(group) => {
-                self.groups.remove(group);
+    /// A write is synced, and a lying disk notes that it may forget it. Members that come or go are remembered.
+    fn make_durable(&mut self, writes: Vec<Write>) -> Result<(), StoreError> {
+        if self.forgets == 0 {
+            return writes.iter().try_for_each(|write| apply(&mut self.groups, write));
+        }
+        let installs = writes.iter().filter(|write| matches!(write, Write::Install(..))).map(group_of);
+        let staged = installs.filter_map(|group| Some((group, self.groups.get(&group)?.staged.clone()))).collect();
+        writes.iter().try_for_each(|write| apply(&mut self.groups, write))?;
+        if writes.iter().any(|write| matches!(write, Write::Create(_) | Write::Delete(_))) {
+            self.recent.clear();
+            self.base = self.groups.clone();
+            return Ok(());
+        }
+        self.recent.push_back(Recent { writes, staged });
+        while self.recent.len() > self.forgets {
+            if let Some(oldest) = self.recent.pop_front() {
+                replay(&mut self.base, &oldest)?;
             }
         }
         Ok(())
     }
 }
 
+/// Writes what was written before.
+fn replay(groups: &mut BTreeMap<GroupId, Stored>, recent: &Recent) -> Result<(), StoreError> {
+    for (group, staged) in &recent.staged {
+        stored_in(groups, *group)?.staged = staged.clone();
+    }
+    recent.writes.iter().try_for_each(|write| apply(groups, write))
+}
+
+/// Whose write it is.
+fn group_of(write: &Write) -> GroupId {
+    match write {
+        Write::Create(record) => record.group,
+        Write::Append(group, _)
+        | Write::HardState(group, _)
+        | Write::Membership(group, _)
+        | Write::Snapshot(group, ..)
+        | Write::Install(group, ..)
+        | Write::Delete(group) => *group,
+    }
+}
+
+fn stored_in(groups: &mut BTreeMap<GroupId, Stored>, group: GroupId) -> Result<&mut Stored, StoreError> {
+    groups.get_mut(&group).ok_or_else(|| StoreError::Write(format!("no group {group}")))
+}
+
+fn apply(groups: &mut BTreeMap<GroupId, Stored>, write: &Write) -> Result<(), StoreError> {
+    match write {
+        Write::Create(record) => {
+            if groups.contains_key(&record.group) {
+                return Err(StoreError::Write(format!("group {} exists", record.group)));
+            }
+            let stored = Stored {
+                record: record.clone(),
+                entries: BTreeMap::new(),
+                state: Bytes::new(),
+                staged: BTreeMap::new(),
+            };
+            groups.insert(record.group, stored);
+        }
+        Write::Append(group, entries) => stored_in(groups, *group)?.append(entries)?,
+        Write::HardState(group, hard) => stored_in(groups, *group)?.record.hard_state = *hard,
+        Write::Membership(group, membership) => stored_in(groups, *group)?.record.membership = membership.clone(),
+        Write::Snapshot(group, meta, state) => {
+            let stored = stored_in(groups, *group)?;
+            if meta.index > stored.record.last_index {
+                return Err(StoreError::Write(format!("snapshot at {} beyond the log", meta.index)));
+            }
+            if meta.index < stored.floor() {
+                return Err(StoreError::Write(format!("snapshot at {} below the last one", meta.index)));
+            }
+            stored.take_snapshot(meta, state);
+        }
+        Write::Install(group, meta, state) => {
+            let stored = stored_in(groups, *group)?;
+            stored.entries = stored.staged.remove(&meta.index).unwrap_or_default();
+            stored.staged.clear();
+            stored.take_snapshot(meta, state);
+            stored.record.last_index = meta.index;
+            stored.check_live(meta)?;
+        }
+        Write::Delete(group) => {
+            groups.remove(group);
+        }
+    }
+    Ok(())
+}
+
 impl Stored {
+    fn held(&self, index: u64) -> Held {
+        if index <= self.floor() {
+            return Held::Covered;
+        }
+        self.entries.get(&index).map_or(Held::Missing, |e| Held::Entry(e.term))
+    }
+
+    fn last_term(&self) -> u64 {
+        let last = self.record.last_index;
+        match &self.record.snapshot {
+            Some(snapshot) if snapshot.index == last => snapshot.term,
+            _ => self.entries.get(&last).map_or(0, |e| e.term),
+        }
+    }
+
     fn floor(&self) -> u64 {
         self.record.snapshot.as_ref().map_or(0, |s| s.index)
     }
@@ -219,8 +371,7 @@ impl LogStore for SimDisk {
     }
 
     fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
-        let mut inner = self.inner.lock();
-        writes.iter().try_for_each(|write| inner.apply(write))
+        self.inner.lock().make_durable(writes.to_vec())
     }
 
     fn entries(&self, group: GroupId, from: u64, to: u64, max_bytes: u64) -> Result<Vec<Entry>, StoreError> {
@@ -263,7 +414,7 @@ impl LogStore for SimDisk {
 
     fn stage(&self, group: GroupId, snapshot_index: u64, entries: &[Entry]) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
-        let staged = inner.stored(group)?.staged.entry(snapshot_index).or_default();
+        let staged = stored_in(&mut inner.groups, group)?.staged.entry(snapshot_index).or_default();
         staged.extend(entries.iter().map(|e| (e.index, e.clone())));
         Ok(())
     }

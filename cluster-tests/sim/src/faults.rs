@@ -31,6 +31,8 @@ enum Fault {
     Nudge,
     Clock,
     Members,
+    MetadataMembers,
+    Wipe,
 }
 
 impl World {
@@ -39,7 +41,7 @@ impl World {
         self.network.set_calm(false);
         self.next_fault();
         self.after(100_000, Happening::Read);
-        if self.plan.faults.members > 0 {
+        if self.plan.changes_members() {
             self.after(100_000, Happening::Tend);
         }
     }
@@ -65,6 +67,8 @@ impl World {
             (w.nudge, Fault::Nudge),
             (w.clock, Fault::Clock),
             (w.members, Fault::Members),
+            (w.metadata_members, Fault::MetadataMembers),
+            (w.wipe, Fault::Wipe),
         ];
         let mut at = self.faults.below(table.iter().map(|(weight, _)| weight).sum());
         table
@@ -84,7 +88,10 @@ impl World {
         self.next_fault();
         let Some(fault) = self.draw_fault() else { return };
         let count = self.nodes.len();
-        let node = self.faults.index(count);
+        let mut node = self.faults.index(count);
+        if !self.plan.disk.lying.is_empty() && self.faults.chance(400) {
+            node = self.faults.pick(&self.plan.disk.lying);
+        }
         let other = (node + 1 + self.faults.index(count - 1)) % count;
         self.journal
             .note(self.now_us, &[20, fault as u64, node as u64], || format!("fault {fault:?} at {node}, {other}"));
@@ -124,6 +131,8 @@ impl World {
                 self.nodes[node].skew_ms = jump;
             }
             Fault::Members => self.wish_members(),
+            Fault::MetadataMembers => self.wish_metadata_members(),
+            Fault::Wipe => self.wipe_some(node),
         }
     }
 
@@ -132,14 +141,14 @@ impl World {
         self.leader(self.plan.groups[group].group).map(|(node, _)| node)
     }
 
-    fn kill(&mut self, node: usize) {
+    pub(crate) fn kill(&mut self, node: usize) {
         self.crash(node);
         let dead = if self.faults.chance(500) { 500_000 } else { DEAD_US };
         let dead = self.faults.between(10_000, dead);
         self.after(dead, Happening::Restart { node });
     }
 
-    fn cut(&mut self, pairs: Vec<(usize, usize)>) {
+    pub(crate) fn cut(&mut self, pairs: Vec<(usize, usize)>) {
         self.network.cut(pairs);
         let lasts = if self.faults.chance(500) { 1_000_000 } else { CUT_US };
         let lasts = self.faults.between(50_000, lasts);
@@ -204,7 +213,7 @@ impl World {
         }
         self.network.set_calm(true);
         for node in 0..self.nodes.len() {
-            self.nodes[node].stalled_until_us = self.now_us;
+            self.end_stall(node);
         }
         self.heal();
         self.revive();

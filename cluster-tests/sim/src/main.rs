@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
+use warren_sim::installs::STEPS;
 use warren_sim::plan::{Defect, Profile};
 use warren_sim::regressions;
 use warren_sim::run::{Report, Watch, run};
@@ -112,7 +113,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     let f = &summary.figures;
     println!(
-        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} late copies",
+        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} lost disks, {} lies of disks ({} found out), {} late copies",
         summary.runs,
         summary.runs as f64 * 60.0 / seconds,
         summary.failures.len(),
@@ -124,7 +125,18 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
         f.lives,
         f.snapshots,
         f.changes,
+        f.wipes,
+        f.lies,
+        f.amnesias,
         f.late_copies,
+    );
+    let cut: Vec<String> = STEPS.iter().zip(f.cut_installs).map(|(step, count)| format!("{count} {step:?}")).collect();
+    println!("receivers of snapshots died after these steps: {}", cut.join(", "));
+    println!(
+        "after the faults every group served within {} ms, at most {:.0} % of what it may take; all were at rest within {} ms",
+        f.slowest_service_ms,
+        f.slowest_service_share as f64 / 10.0,
+        f.slowest_rest_ms,
     );
     if failed || !summary.failures.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -5,8 +5,11 @@ use warren_proto::ids::{GroupId, MachineVersion};
 use warren_raft::driver::GroupSpec;
 
 use crate::member::Member;
+use crate::plan::Defect;
 use crate::world::{Happening, World};
 
+/// Members that the metadata group keeps.
+const LEAST_METADATA: usize = 3;
 /// Pause between two looks at what is to change.
 const PAUSE_US: u64 = 400_000;
 
@@ -15,7 +18,7 @@ impl World {
     pub(crate) fn wish_members(&mut self) {
         let group = self.faults.index(self.plan.groups.len());
         let group = self.plan.groups[group].group;
-        if group == GroupId::METADATA || self.directory.is_open(group) {
+        if group == GroupId::METADATA || self.directory.is_open(group) || self.impaired(group, None) > 0 {
             return;
         }
         let here = self.directory.nodes(group);
@@ -35,6 +38,69 @@ impl World {
         }
     }
 
+    /// The metadata group is to get a member more or one fewer; the tree's clients on a node without one go elsewhere.
+    pub(crate) fn wish_metadata_members(&mut self) {
+        let group = GroupId::METADATA;
+        if self.directory.is_open(group) || self.impaired(group, None) > 0 {
+            return;
+        }
+        let here = self.directory.nodes(group);
+        let free: Vec<usize> = (0..self.nodes.len()).filter(|node| !here.contains(node)).collect();
+        if !free.is_empty() && (here.len() <= LEAST_METADATA || self.faults.chance(500)) {
+            let node = self.faults.pick(&free);
+            self.next_member += 1;
+            self.directory.join(group, node, self.next_member);
+        } else if here.len() > LEAST_METADATA {
+            let node = self.faults.pick(&here);
+            self.directory.leave(group, node);
+        }
+    }
+
+    /// A node dies and loses its disk, if every group can bear that: this node, or the next one that may.
+    pub(crate) fn wipe_some(&mut self, from: usize) {
+        let count = self.nodes.len();
+        let Some(node) = (from..from + count).map(|n| n % count).find(|n| self.may_lose_disk(*n)) else { return };
+        self.journal.note(self.now_us, &[24, node as u64], || format!("node {node} loses its disk"));
+        self.wipes += 1;
+        self.kill(node);
+        for group in self.plan.groups.iter().map(|g| g.group).collect::<Vec<_>>() {
+            let old = self.directory.uid(group, node);
+            if self.plan.defect != Defect::OldSelf {
+                self.next_member += 1;
+                self.directory.lose(group, node, self.next_member);
+            }
+            if let Some(old) = old {
+                self.judge.lock().lost(old);
+            }
+        }
+        self.nodes[node].disk.wipe();
+    }
+
+    /// A group bears the loss while fewer than half of its members are lost or lack what their disks forgot. The one after a replacement has to wait
+    /// until all others know of that: who does not may still need the lost member's vote.
+    fn may_lose_disk(&self, node: usize) -> bool {
+        self.plan.groups.iter().map(|g| g.group).all(|group| {
+            let here = self.directory.nodes(group);
+            if !here.contains(&node) {
+                return true;
+            }
+            let newest = self.judge.lock().newest_membership(group);
+            let knows = |other: &usize| self.nodes[*other].disk.membership(group) == newest;
+            let settled = self.directory.has_lost(group) || here.iter().filter(|n| **n != node).all(knows);
+            let impaired = self.impaired(group, Some(node));
+            self.directory.may_lose(group, node, impaired) && settled
+        })
+    }
+
+    /// How many members, but for one node's, lack something that their disks have forgotten.
+    fn impaired(&self, group: GroupId, but: Option<usize>) -> usize {
+        let lacks = |node: &usize| {
+            let uid = self.directory.uid(group, *node);
+            Some(*node) != but && uid.is_some_and(|uid| self.judge.lock().lacks(*node, group, uid))
+        };
+        self.directory.nodes(group).iter().filter(|node| lacks(node)).count()
+    }
+
     /// Brings every group closer to what is wanted, and looks again later.
     pub(crate) fn tend_members(&mut self) {
         self.after(PAUSE_US, Happening::Tend);
@@ -49,7 +115,8 @@ impl World {
             }
             let Some((leader, status)) = leader else { continue };
             let change = self.directory.wanted(group, &status.membership);
-            if change.is_empty() {
+            let forgotten = self.plan.defect == Defect::LostForEver && self.directory.has_lost(group);
+            if change.is_empty() || forgotten {
                 continue;
             }
             self.journal
@@ -80,12 +147,17 @@ impl World {
         if let Some(me) = wanted
             && let Some(desk) = self.desk(node, me)
         {
-            let version = self.plan.groups.iter().find(|g| g.group == group).map_or(1, |g| g.version);
+            let Some(plan) = self.plan.groups.iter().find(|g| g.group == group) else { return };
+            // Who joins the metadata group is told of its founders: there is nobody else to say who its members are.
+            let members = match group {
+                GroupId::METADATA => plan.members.clone(),
+                _ => self.directory.members(group, node),
+            };
             let spec = GroupSpec {
                 group,
                 me,
-                members: self.directory.members(group),
-                version: MachineVersion(version),
+                members,
+                version: MachineVersion(plan.version),
                 init: Bytes::new(),
                 machine: Member::new(group, &self.plan.queue, desk),
                 campaign: false,

@@ -44,9 +44,17 @@ pub struct Process {
 }
 
 impl Node {
-    /// A node with an empty disk, switched off.
-    pub fn new(id: NodeId) -> Self {
-        Node { id, disk: Arc::default(), process: None, lives: 0, skew_ms: 0, syncing: None, stalled_until_us: 0 }
+    /// A node with an empty disk, switched off. The disk may forget the last few writes that it says are synced.
+    pub fn new(id: NodeId, forgets: usize) -> Self {
+        Node {
+            id,
+            disk: Arc::new(SimDisk::new(forgets)),
+            process: None,
+            lives: 0,
+            skew_ms: 0,
+            syncing: None,
+            stalled_until_us: 0,
+        }
     }
 
     /// Whether its process lives.

@@ -36,6 +36,18 @@ pub enum Defect {
     DeafSleepers,
     /// The metadata tree forgets requests that it has answered.
     ForgottenRequests,
+    /// A node that lost its disk comes back as the member that it was.
+    OldSelf,
+    /// Members that are lost with their disks are not replaced.
+    LostForEver,
+    /// Members believe a commit index beyond the end of their log.
+    BlindTrust,
+    /// A member that knows that its disk lost something votes all the same.
+    VotingAmnesiac,
+    /// Leaders do not believe a member that it lost something.
+    DeafToDoubt,
+    /// What is lost of a snapshot on its way is not sent again.
+    OneSnapshot,
 }
 
 /// How messages travel.
@@ -64,6 +76,10 @@ pub struct DiskPlan {
     pub jitter_us: u64,
     /// A node whose disk takes ten times as long.
     pub slow: Option<usize>,
+    /// Nodes whose disks say of this many writes that they are synced, and may forget them when power is lost.
+    pub lying: Vec<usize>,
+    /// How many writes those are, at most.
+    pub forgets: usize,
 }
 
 /// How likely each fault is, in parts of their sum.
@@ -95,6 +111,12 @@ pub struct FaultWeights {
     pub clock: u64,
     /// A queue's group is to get or lose a member, or both.
     pub members: u64,
+    /// The metadata group is to get or lose a member.
+    pub metadata_members: u64,
+    /// A node dies and comes back with an empty disk.
+    pub wipe: u64,
+    /// Of a thousand steps of installs, how many are the last before a crash or a cut.
+    pub install_cuts: u64,
 }
 
 /// A group and where its members are.
@@ -184,6 +206,9 @@ fn weights(r: &mut Random) -> FaultWeights {
         nudge: one(6),
         clock: one(2),
         members: 0,
+        metadata_members: 0,
+        wipe: 0,
+        install_cuts: 0,
     }
 }
 
@@ -193,7 +218,43 @@ fn member_changes(seed: u64, nodes: usize) -> u64 {
     if r.chance(if nodes > 3 { 500 } else { 200 }) { r.between(2, 12) } else { 0 }
 }
 
+/// How likely members of the metadata group change, where there are nodes enough to go without one.
+fn metadata_changes(seed: u64, nodes: usize, clients: usize) -> u64 {
+    let mut r = Random::part(seed, "metadata members");
+    if nodes > 3 && clients > 0 && r.chance(500) { r.between(2, 12) } else { 0 }
+}
+
+/// How likely a step of an install is its last for now: in some runs.
+fn install_cuts(seed: u64) -> u64 {
+    let mut r = Random::part(seed, "install cuts");
+    if r.chance(300) { r.pick(&[10, 50, 200]) } else { 0 }
+}
+
+/// How likely a node loses its disk: in some runs.
+fn wipes(seed: u64) -> u64 {
+    let mut r = Random::part(seed, "wipes");
+    if r.chance(250) { r.between(1, 8) } else { 0 }
+}
+
+/// In some runs a few disks lie: of each group, fewer than half of them.
+fn lies(seed: u64, honest: DiskPlan, groups: &[GroupPlan]) -> DiskPlan {
+    let mut r = Random::part(seed, "lies");
+    if !r.chance(250) {
+        return honest;
+    }
+    let smallest = groups.iter().map(|g| g.members.len()).min().unwrap_or(1);
+    let mut nodes: Vec<usize> = (0..smallest).collect();
+    r.shuffle(&mut nodes);
+    nodes.truncate(r.between(1, (smallest as u64 - 1) / 2) as usize);
+    DiskPlan { lying: nodes, forgets: r.spread(1, 64) as usize, ..honest }
+}
+
 impl Plan {
+    /// Whether any group's members change.
+    pub fn changes_members(&self) -> bool {
+        self.faults.members > 0 || self.faults.metadata_members > 0 || self.faults.wipe > 0
+    }
+
     /// What the seed decides under a profile.
     pub fn new(seed: u64, profile: Profile, defect: Defect) -> Self {
         let r = &mut Random::part(seed, "plan");
@@ -238,7 +299,10 @@ impl Plan {
             least_us: r.spread(50, 2_000),
             jitter_us: r.spread(100, if wide { 40_000 } else { 8_000 }),
             slow: r.chance(250).then(|| r.index(nodes)),
+            lying: Vec::new(),
+            forgets: 0,
         };
+        let disk = lies(seed, disk, &groups);
         Plan {
             seed,
             nodes,
@@ -247,7 +311,13 @@ impl Plan {
             network,
             disk,
             fault_every_ms: r.spread(200, 4_000),
-            faults: FaultWeights { members: member_changes(seed, nodes), ..weights(r) },
+            faults: FaultWeights {
+                members: member_changes(seed, nodes),
+                metadata_members: metadata_changes(seed, nodes, metadata_clients),
+                wipe: wipes(seed),
+                install_cuts: install_cuts(seed),
+                ..weights(r)
+            },
             faulty_ms,
             core_first: r.chance(300),
             down_after_ms: r.spread(300, 3_000),
@@ -302,7 +372,13 @@ fn driver_config(seed: u64, defect: Defect, r: &mut Random) -> DriverConfig {
         Defect::AckBeforeSync => Sabotage::AckBeforeSync,
         Defect::CountUnsynced => Sabotage::CountUnsynced,
         Defect::DeafSleepers => Sabotage::DeafSleepers,
-        Defect::None | Defect::DroppedDedup | Defect::ForgottenRequests => Sabotage::None,
+        Defect::BlindTrust => Sabotage::BlindTrust,
+        Defect::VotingAmnesiac => Sabotage::VotingAmnesiac,
+        Defect::DeafToDoubt => Sabotage::DeafToDoubt,
+        Defect::OneSnapshot => Sabotage::OneSnapshot,
+        Defect::None | Defect::DroppedDedup | Defect::ForgottenRequests | Defect::OldSelf | Defect::LostForEver => {
+            Sabotage::None
+        }
     };
     config
 }

@@ -4,9 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use warren_proto::ids::NodeId;
+use warren_proto::ids::{GroupId, NodeId};
 
 use crate::client::{Client, Consumer, Habits, MetadataClient, Publisher};
+use crate::installs::STEPS;
+use crate::member::Member;
 use crate::plan::{Defect, Plan, Profile};
 use crate::random::{Random, mix};
 use crate::world::World;
@@ -65,6 +67,20 @@ pub struct Figures {
     pub late_copies: u64,
     /// Members that joined or left.
     pub changes: u64,
+    /// Disks that were lost.
+    pub wipes: u64,
+    /// Crashes after which a disk had forgotten what it said was synced.
+    pub lies: u64,
+    /// Members that found out that their disk had.
+    pub amnesias: u64,
+    /// Snapshots that were being received when their receiver died, by the last step before.
+    pub cut_installs: [u64; STEPS.len()],
+    /// The longest time in ms that a group took to serve when the faults were over.
+    pub slowest_service_ms: u64,
+    /// The same in thousandths of what it may take.
+    pub slowest_service_share: u64,
+    /// The longest time in ms until everything was at rest.
+    pub slowest_rest_ms: u64,
 }
 
 impl Figures {
@@ -79,6 +95,15 @@ impl Figures {
         self.snapshots += other.snapshots;
         self.late_copies += other.late_copies;
         self.changes += other.changes;
+        self.wipes += other.wipes;
+        self.lies += other.lies;
+        self.amnesias += other.amnesias;
+        for (sum, more) in self.cut_installs.iter_mut().zip(other.cut_installs) {
+            *sum += more;
+        }
+        self.slowest_service_ms = self.slowest_service_ms.max(other.slowest_service_ms);
+        self.slowest_service_share = self.slowest_service_share.max(other.slowest_service_share);
+        self.slowest_rest_ms = self.slowest_rest_ms.max(other.slowest_rest_ms);
     }
 }
 
@@ -108,8 +133,8 @@ pub fn run(seed: u64, profile: Profile, defect: Defect, watch: Watch) -> Report 
 
 fn run_plan(plan: Plan, watch: Watch) -> Report {
     let seed = plan.seed;
-    // With members that change, a minority of the nodes may be the majority of a group.
-    let core_first = plan.core_first && plan.faults.members == 0;
+    // With members that change, are lost or forget, a minority of the nodes may be what a group's majority needs.
+    let core_first = plan.core_first && !plan.changes_members() && plan.disk.lying.is_empty();
     let faulty_us = plan.faulty_ms * 1000;
     let mut world = World::new(plan, watch.trace, watch.inside);
     world.add_clients();
@@ -128,6 +153,18 @@ fn run_plan(plan: Plan, watch: Watch) -> Report {
     world.report(seed)
 }
 
+/// What keeps a run from its end: the group, and where it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unrest {
+    Service(GroupId),
+    Members(GroupId),
+    NoLeader(GroupId),
+    Messages(GroupId, usize),
+    NoMember(GroupId, usize),
+    Differs(GroupId, usize),
+    Clients,
+}
+
 impl World {
     fn add_clients(&mut self) {
         let plan = self.plan.clone();
@@ -139,7 +176,7 @@ impl World {
             };
             let mut part =
                 |kind: u64, n: usize| Random::new(mix(&[plan.seed, group.group.0, kind, n as u64, random.any()]));
-            if group.group == warren_proto::ids::GroupId::METADATA {
+            if group.group == GroupId::METADATA {
                 for n in 0..plan.metadata_clients {
                     let client = MetadataClient::new(n as u64, members.clone(), part(3, n));
                     self.add_client(Client::Metadata(Box::new(client)));
@@ -178,8 +215,15 @@ impl World {
         all
     }
 
-    /// Lets time pass until everything has come to rest; it is wrong if that takes too long.
+    /// Lets time pass until every group serves and everything has come to rest; it is wrong if that takes too long.
     fn rest(&mut self) {
+        self.expect_service();
+        let began = self.now_us;
+        self.come_to_rest();
+        self.slowest_rest_us = self.slowest_rest_us.max(self.now_us - began);
+    }
+
+    fn come_to_rest(&mut self) {
         let mut until = self.now_us + PEACE_US;
         let mut answered = 0;
         loop {
@@ -187,10 +231,11 @@ impl World {
             if now_answered > answered {
                 (answered, until) = (now_answered, self.now_us + PEACE_US);
             }
-            match self.unrest() {
+            match self.look_for_service().or_else(|| self.unrest()) {
                 None => return,
                 Some(_) if self.verdict().is_some() => return,
                 Some(what) if self.now_us >= until => {
+                    let what = self.describe(what);
                     self.wrong(|| format!("no rest within {} s: {what}", PEACE_US / 1_000_000));
                     return;
                 }
@@ -200,38 +245,54 @@ impl World {
     }
 
     /// What keeps the run from its end.
-    fn unrest(&self) -> Option<String> {
-        for group in &self.plan.groups {
-            let group = group.group;
+    fn unrest(&self) -> Option<Unrest> {
+        for group in self.plan.groups.iter().map(|g| g.group) {
             if self.directory.is_open(group) {
-                return Some(format!("group {group} still changes its members: {:#?}", self.statuses(group)));
+                return Some(Unrest::Members(group));
             }
-            let Some((leader, status)) = self.leader(group) else {
-                return Some(format!("group {group} has no leader: {:#?}", self.statuses(group)));
-            };
+            let Some((leader, status)) = self.leader(group) else { return Some(Unrest::NoLeader(group)) };
             let Some(member) = self.nodes[leader].member(group) else { continue };
-            if let Some(queue) = member.queue() {
-                let overview = queue.state().overview();
-                if overview.messages > 0 {
-                    return Some(format!("group {group} is not drained: {overview:?}, {}", self.open_clients()));
-                }
+            if member.queue().is_some_and(|queue| queue.state().overview().messages > 0) {
+                return Some(Unrest::Messages(group, leader));
             }
-            let digest = member.digest();
             for node in 0..self.nodes.len() {
-                let Some(other) = self.status(node, group) else {
-                    if self.nodes[node].is_up() && self.directory.uid(group, node).is_some() {
-                        return Some(format!("group {group} has no member on node {node}"));
+                match self.status(node, group) {
+                    None if self.nodes[node].is_up() && self.directory.uid(group, node).is_some() => {
+                        return Some(Unrest::NoMember(group, node));
                     }
-                    continue;
-                };
-                let same = other.applied == status.last_index
-                    && self.nodes[node].member(group).is_some_and(|m| m.digest() == digest);
-                if !same {
-                    return Some(format!("group {group} differs on node {node}: {:#?}", self.statuses(group)));
+                    Some(other) if other.applied != status.last_index => return Some(Unrest::Differs(group, node)),
+                    None | Some(_) => {}
                 }
             }
         }
-        self.seats.iter().any(|seat| !seat.client.is_idle()).then(|| self.open_clients())
+        if self.seats.iter().any(|seat| !seat.client.is_idle()) {
+            return Some(Unrest::Clients);
+        }
+        // The digests last: they cost most.
+        self.plan.groups.iter().find_map(|g| {
+            let member = |node: usize| self.nodes[node].member(g.group);
+            let digest = self.leader(g.group).and_then(|(leader, _)| member(leader)).map(Member::digest);
+            let differs = |node: &usize| member(*node).is_some_and(|m| Some(m.digest()) != digest);
+            (0..self.nodes.len()).find(differs).map(|node| Unrest::Differs(g.group, node))
+        })
+    }
+
+    /// What keeps the run from its end, in words.
+    fn describe(&self, unrest: Unrest) -> String {
+        match unrest {
+            Unrest::Service(group) => format!("group {group} does not serve: {:#?}", self.statuses(group)),
+            Unrest::Members(group) => format!("group {group} still changes its members: {:#?}", self.statuses(group)),
+            Unrest::NoLeader(group) => format!("group {group} has no leader: {:#?}", self.statuses(group)),
+            Unrest::Messages(group, leader) => {
+                let overview = self.nodes[leader].member(group).and_then(Member::queue).map(|q| q.state().overview());
+                format!("group {group} is not drained: {overview:?}, {}", self.open_clients())
+            }
+            Unrest::NoMember(group, node) => format!("group {group} has no member on node {node}"),
+            Unrest::Differs(group, node) => {
+                format!("group {group} differs on node {node}: {:#?}", self.statuses(group))
+            }
+            Unrest::Clients => self.open_clients(),
+        }
     }
 
     fn open_clients(&self) -> String {
@@ -239,7 +300,7 @@ impl World {
         open.map(|seat| seat.client.describe()).collect::<Vec<_>>().join("; ")
     }
 
-    fn statuses(&self, group: warren_proto::ids::GroupId) -> Vec<String> {
+    pub(crate) fn statuses(&self, group: GroupId) -> Vec<String> {
         let brief = |n: usize| {
             let s = self.status(n, group)?;
             Some(format!(
@@ -287,6 +348,13 @@ impl World {
             reads: self.reads_done,
             lives: self.nodes.iter().map(|n| n.lives).sum(),
             changes: self.directory.changed(),
+            wipes: self.wipes,
+            lies: self.lies_told,
+            amnesias: self.amnesias,
+            cut_installs: self.installs.cut,
+            slowest_service_ms: self.service.slowest_us / 1000,
+            slowest_service_share: self.service.slowest_us * 1000 / self.plan.serves_within_us(),
+            slowest_rest_ms: self.slowest_rest_us / 1000,
             ..Figures::default()
         };
         for (_, book) in judge.queues() {

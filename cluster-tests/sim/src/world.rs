@@ -12,8 +12,10 @@ use warren_raft::machine::Role;
 
 use crate::client::{Client, Next, Turn};
 use crate::directory::Directory;
+use crate::installs::{InstallMessage, Installs, stages};
 use crate::journal::Journal;
 use crate::judge::{Judge, SharedJudge};
+use crate::liveness::{SLOW_DISK, Service};
 use crate::member::{Desk, Member, Said};
 use crate::message::{Ask, Envelope, QueueEvent, ToSession};
 use crate::network::{Arrivals, Network, Packet};
@@ -22,7 +24,7 @@ use crate::plan::{Defect, Plan, node_id};
 use crate::random::Random;
 
 /// Time between two ticks of a driver.
-const TICK_US: u64 = 100_000;
+pub(crate) const TICK_US: u64 = 100_000;
 /// Time within the node that hosts both ends.
 const LOCAL_US: u64 = 20;
 
@@ -32,8 +34,8 @@ pub(crate) enum Happening {
     Arrives(Box<Packet>),
     /// Something within a node's process.
     Local { node: usize, life: u64, envelope: Box<Envelope> },
-    /// The disk finished its oldest write.
-    Synced { node: usize, life: u64 },
+    /// The disk finished writing up to this number.
+    Synced { node: usize, life: u64, number: u64 },
     /// Raft's clock.
     Tick { node: usize, life: u64 },
     /// A piece of a snapshot transfer is read or staged.
@@ -50,6 +52,8 @@ pub(crate) enum Happening {
     Heal,
     /// A dead node comes back.
     Restart { node: usize },
+    /// A node dies at a chosen moment, while faults happen.
+    Strike { node: usize },
     /// A read index is asked for.
     Read,
     /// Groups are brought closer to the members that they should have.
@@ -111,7 +115,17 @@ pub struct World {
     pub(crate) directory: Directory,
     /// Number of the newest member of any group.
     pub(crate) next_member: u64,
+    /// How many disks were lost.
+    pub(crate) wipes: u64,
+    pub(crate) service: Service,
+    pub(crate) installs: Installs,
+    /// The longest time until everything was at rest.
+    pub(crate) slowest_rest_us: u64,
     disks: Random,
+    lies: Random,
+    /// How often a disk forgot something, and how often a member found that out.
+    pub(crate) lies_told: u64,
+    pub(crate) amnesias: u64,
     chance: Random,
     queue: BinaryHeap<Reverse<Due>>,
     seq: u64,
@@ -128,7 +142,8 @@ impl World {
     /// The cluster of a plan, with all nodes running and every group created and durable.
     pub fn new(plan: Plan, trace: bool, looks_inside: bool) -> Self {
         let seed = plan.seed;
-        let nodes: Vec<Node> = (0..plan.nodes).map(|n| Node::new(node_id(n))).collect();
+        let forgets = |node| if plan.disk.lying.contains(&node) { plan.disk.forgets } else { 0 };
+        let nodes: Vec<Node> = (0..plan.nodes).map(|n| Node::new(node_id(n), forgets(n))).collect();
         let disks = nodes.iter().map(|n| (n.id, n.disk.clone())).collect();
         let mut world = World {
             now_us: 0,
@@ -141,7 +156,14 @@ impl World {
             journal: Journal::new(trace),
             directory: Directory::new(&plan.groups, plan.nodes),
             next_member: plan.nodes as u64,
+            wipes: 0,
+            service: Service::default(),
+            installs: Installs::new(seed),
+            slowest_rest_us: 0,
             disks: Random::part(seed, "disks"),
+            lies: Random::part(seed, "lies told"),
+            lies_told: 0,
+            amnesias: 0,
             chance: Random::part(seed, "world"),
             queue: BinaryHeap::new(),
             seq: 0,
@@ -260,7 +282,7 @@ impl World {
                     self.receive(node, node, *envelope);
                 }
             }
-            Happening::Synced { node, life } => self.synced(node, life),
+            Happening::Synced { node, life, number } => self.synced(node, life, number),
             Happening::Tick { node, life } => self.tick(node, life),
             Happening::Work { node, life, work } => self.work(node, life, *work),
             Happening::Turn { client, turn } => self.turn(client, turn),
@@ -279,6 +301,11 @@ impl World {
             Happening::Restart { node } => {
                 if !self.nodes[node].is_up() && !self.left_dead.contains(&node) {
                     self.start(node);
+                }
+            }
+            Happening::Strike { node } => {
+                if !self.finishing && self.nodes[node].is_up() {
+                    self.kill(node);
                 }
             }
             Happening::Read => self.ask_read(),
@@ -301,9 +328,13 @@ impl World {
                     format!("{from}->{to} group {group} {kind:?} term {} index {} {more:?}", m.term, m.index)
                 });
                 let (from, clock) = (self.nodes[from].id, self.nodes[to].clock_ms(self.now_us));
+                let install = InstallMessage::of(&message);
                 if let Some(driver) = self.nodes[to].driver() {
                     driver.set_clock(clock);
                     driver.step(from, *message);
+                }
+                if let Some(install) = install {
+                    self.install_arrived(to, from, &install);
                 }
                 self.settle(to);
             }
@@ -373,12 +404,14 @@ impl World {
         let tree = process
             .and_then(|p| p.driver.machine(GroupId::METADATA))
             .and_then(|m| Some((m.tree()?.tree(), process?.driver.status(GroupId::METADATA)?.leader)));
+        let member = self.directory.uid(GroupId::METADATA, node).is_some();
         let next = self.with_client(client, |client, turn| match client {
             Client::Publisher(c) => c.step(turn),
             Client::Consumer(c) => c.step(turn),
             Client::Metadata(c) => match &tree {
                 Some((tree, leader)) => c.step(tree, *leader, now_ms, turn),
-                None => Next::After(TICK_US),
+                None if member => Next::After(TICK_US),
+                None => Next::Close,
             },
         });
         match next {
@@ -509,6 +542,8 @@ impl World {
         if let Err(error) = self.nodes[node].disk.crash(survive) {
             self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
         }
+        self.lie(node);
+        self.installs_cut(node);
         self.nodes[node].syncing = None;
         self.nodes[node].stalled_until_us = self.now_us;
         self.network.died(self.now_us, node);
@@ -519,16 +554,49 @@ impl World {
         }
     }
 
-    fn synced(&mut self, node: usize, life: u64) {
-        if self.life(node) != life || !self.nodes[node].is_up() {
+    /// A lying disk forgets some of what it said was synced, as far as honest disks have it, and none of them is about to
+    /// leave.
+    fn lie(&mut self, node: usize) {
+        let could = self.nodes[node].disk.could_forget();
+        let planned = self.plan.groups.iter().any(|g| self.directory.has_plans(g.group));
+        if could > 0 && !planned {
+            let most = self.lies.between(1, could as u64) as usize;
+            let forgotten = self.judge.lock().forget(node, most);
+            self.lies_told += u64::from(forgotten > 0);
+            self.journal.note(self.now_us, &[25, node as u64, forgotten as u64], || {
+                format!("node {node}'s disk forgets {forgotten} of {could} writes, {most} were drawn")
+            });
+        }
+        self.judge.lock().died(node);
+    }
+
+    /// A member has found out that its disk lied. Often its leader dies then, so that votes are asked for.
+    fn found_loss(&mut self, node: usize, group: GroupId, commit: u64, last_index: u64) {
+        self.amnesias += 1;
+        self.journal.note(self.now_us, &[13, node as u64, group.0, commit], || {
+            format!("node {node} finds that it lost entries {last_index}..{commit} of group {group}")
+        });
+        let Some(status) = self.status(node, group) else { return };
+        self.judge.lock().found_loss(node, group, status.me, commit);
+        let leader = status.leader.and_then(|leader| self.index_of(leader));
+        if let Some(leader) = leader.filter(|leader| *leader != node)
+            && self.lies.chance(500)
+        {
+            let soon = self.lies.below(20_000);
+            self.after(soon, Happening::Strike { node: leader });
+        }
+    }
+
+    fn synced(&mut self, node: usize, life: u64, number: u64) {
+        if self.life(node) != life || !self.nodes[node].is_up() || self.nodes[node].syncing != Some(number) {
             return;
         }
         let stalled = self.nodes[node].stalled_until_us;
         if self.now_us < stalled {
-            self.at(stalled, Happening::Synced { node, life });
+            self.at(stalled, Happening::Synced { node, life, number });
             return;
         }
-        let Some(number) = self.nodes[node].syncing.take() else { return };
+        self.nodes[node].syncing = None;
         self.journal.note(self.now_us, &[9, node as u64, number], || format!("node {node} synced {number}"));
         if let Err(error) = self.nodes[node].disk.sync(number) {
             self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
@@ -539,6 +607,7 @@ impl World {
             driver.set_clock(clock);
             driver.persisted(number);
         }
+        self.install_synced(node, number);
         self.begin_sync(node);
         self.settle(node);
     }
@@ -601,10 +670,12 @@ impl World {
             format!("node {node} works on transfer {transfer} of group {group}")
         });
         let disk = self.nodes[node].disk.clone();
+        let staged = stages(&work);
         let done = warren_raft::runtime::perform(&*disk, work).unwrap_or_else(|e| WorkDone::Failed(e.to_string()));
         if let Some(driver) = self.nodes[node].driver() {
             driver.work_done(group, transfer, done);
         }
+        self.install_worked(node, staged);
         self.settle(node);
     }
 
@@ -679,12 +750,13 @@ impl World {
             for event in out.events.drain(..) {
                 self.event(node, event);
             }
-            self.say(node);
+            // Before clients hear of what was applied: the judge needs to know with which members it was committed.
             for group in out.touched.drain(..) {
                 if let Some(status) = self.status(node, group) {
                     self.judge.lock().status(node, life, &status);
                 }
             }
+            self.say(node);
             if !more {
                 break;
             }
@@ -693,6 +765,7 @@ impl World {
     }
 
     fn submit(&mut self, node: usize, batch: warren_raft::driver::WriteBatch) {
+        self.install_submitted(node, &batch);
         self.nodes[node].disk.submit(batch.number, batch.writes);
         self.begin_sync(node);
     }
@@ -704,19 +777,27 @@ impl World {
         }
         let Some(newest) = self.nodes[node].disk.newest_pending() else { return };
         let disk = &self.plan.disk;
-        let factor = if disk.slow == Some(node) && !self.finishing { 10 } else { 1 };
+        let factor = if disk.slow == Some(node) && !self.finishing { SLOW_DISK } else { 1 };
         let takes = factor * (disk.least_us + self.disks.below(disk.jitter_us));
         let life = self.life(node);
         self.nodes[node].syncing = Some(newest);
-        self.after(takes, Happening::Synced { node, life });
+        self.after(takes, Happening::Synced { node, life, number: newest });
+    }
+
+    /// A disk that stood still goes on: what it was about to write is written now.
+    pub(crate) fn end_stall(&mut self, node: usize) {
+        let stalled = self.now_us < self.nodes[node].stalled_until_us;
+        self.nodes[node].stalled_until_us = self.now_us;
+        if let Some(number) = self.nodes[node].syncing.filter(|_| stalled) {
+            let life = self.life(node);
+            self.after(0, Happening::Synced { node, life, number });
+        }
     }
 
     fn event(&mut self, node: usize, event: Event) {
         match event {
             Event::Read { ctx, index, .. } => self.read_done(node, ctx, index),
-            Event::Amnesia { group, commit, last_index } => {
-                self.wrong(|| format!("node {node} lost entries {last_index}..{commit} of group {group}"));
-            }
+            Event::Amnesia { group, commit, last_index } => self.found_loss(node, group, commit, last_index),
             Event::Undecodable { group, index } => {
                 self.wrong(|| format!("node {node} cannot read entry {index} of group {group}"));
             }

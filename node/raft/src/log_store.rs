@@ -36,7 +36,7 @@ pub struct HardState {
     pub term: u64,
     /// Member voted for in this term; 0 = none.
     pub vote: u64,
-    /// Highest index known committed.
+    /// Highest index known committed. Beyond the end of the log: what the disk has lost, and the member knows of.
     pub commit: u64,
 }
 

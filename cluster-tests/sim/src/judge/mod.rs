@@ -3,24 +3,34 @@
 mod queue_book;
 mod raft_book;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use warren_proto::ids::{GroupId, MemberUid, NodeId};
 use warren_proto::peer::{RaftMessage, RaftMessageKind};
 use warren_raft::driver::GroupStatus;
+use warren_raft::log_store::{HardState, LogStore};
 
 pub use queue_book::{Enqueued, QueueBook};
 use raft_book::RaftBook;
 
-use crate::disk::SimDisk;
+use crate::disk::{Forgetting, Held, SimDisk};
 
 /// The judge, as members of all nodes hold it.
 pub type SharedJudge = Arc<Mutex<Judge>>;
 
 /// A node's disk and its name.
 pub type Disks = Vec<(NodeId, Arc<SimDisk>)>;
+
+/// What a member's disk has forgotten.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gap {
+    /// A committed index beyond what is left, where the member knows of one.
+    known: Option<u64>,
+    /// The end of the log before it was forgotten.
+    end: u64,
+}
 
 /// Keeps the books of one run.
 #[derive(Default)]
@@ -29,6 +39,10 @@ pub struct Judge {
     disks: Disks,
     groups: BTreeMap<GroupId, RaftBook>,
     queues: BTreeMap<GroupId, QueueBook>,
+    /// Members whose disks have forgotten something, and up to where those that found out know that they have.
+    forgetful: BTreeMap<MemberUid, Gap>,
+    /// Members that are gone with their disks.
+    lost: BTreeSet<MemberUid>,
     /// Whether it compares what nodes do with their disks and queues at once; see [`Watch`](crate::run::Watch).
     looks_inside: bool,
 }
@@ -103,13 +117,102 @@ impl Judge {
         self.check(status.group, result);
     }
 
+    /// A member is gone with its disk: it is not to take part again.
+    pub fn lost(&mut self, member: MemberUid) {
+        self.lost.insert(member);
+    }
+
+    /// A node that lies dead has a disk that forgets up to `most` of the writes that it said were synced: so many that
+    /// honest disks have all that is lost with them. Answers how many.
+    pub fn forget(&mut self, node: usize, most: usize) -> usize {
+        let disks = std::mem::take(&mut self.disks);
+        let bears = |count: &usize| disks[node].1.forgetting(*count).iter().all(|lost| self.bears_loss(&disks, lost));
+        let count = (1..=most).take_while(bears).last().unwrap_or(0);
+        let lost = disks[node].1.forgetting(count);
+        let result = if count > 0 { disks[node].1.forget(count) } else { Ok(()) };
+        if let Err(error) = result {
+            self.wrong(|| format!("node {node} wrote what no store can take: {error}"));
+        }
+        for lost in lost {
+            let gap = self.forgetful.entry(lost.member).or_default();
+            gap.end = gap.end.max(lost.last.0);
+        }
+        self.disks = disks;
+        count
+    }
+
+    /// Whether a node's member lacks something that its disk has forgotten.
+    pub fn lacks(&self, node: usize, group: GroupId, member: MemberUid) -> bool {
+        let written = self.disks.get(node).map_or(0, |(_, disk)| disk.written(group, member));
+        self.forgetful.get(&member).is_some_and(|gap| written < gap.end.max(gap.known.unwrap_or(0)))
+    }
+
+    /// A node died: who had found out that entries are lost remembers it, if that is written.
+    pub fn died(&mut self, node: usize) {
+        let records = self.disks.get(node).map(|(_, disk)| disk.groups().unwrap_or_default());
+        for record in records.unwrap_or_default() {
+            if let Some(gap) = self.forgetful.get_mut(&record.me) {
+                gap.known = gap.known.filter(|known| record.hard_state.commit >= *known);
+            }
+        }
+    }
+
+    /// Whether a majority without this member has whatever the member acknowledged, and backs its votes.
+    fn bears_loss(&self, disks: &Disks, lost: &Forgetting) -> bool {
+        let Some(book) = self.groups.get(&lost.group) else { return false };
+        let holds = |node: NodeId, uid: MemberUid| {
+            let Some((_, disk)) = disks.iter().find(|(id, _)| *id == node) else { return false };
+            let (index, term) = lost.last;
+            let held = disk.held_now(lost.group, uid, index);
+            let backs = |vote: &HardState| {
+                let own = disk.hard_state(lost.group, uid);
+                own.term > vote.term || (own.term, own.vote) == (vote.term, vote.vote)
+            };
+            (held == Held::Covered || held == Held::Entry(term)) && lost.votes.iter().all(backs)
+        };
+        book.without(lost.member, &holds)
+    }
+
+    /// A member found out that its log is shorter than what is committed.
+    pub fn found_loss(&mut self, node: usize, group: GroupId, member: MemberUid, commit: u64) {
+        match self.forgetful.get_mut(&member) {
+            Some(gap) => gap.known = Some(commit),
+            None => self.wrong(|| format!("node {node} lost entries up to {commit} of group {group}")),
+        }
+    }
+
+    /// Who knows that entries are lost neither votes nor stands before they are there again.
+    fn abstains(&mut self, from: usize, message: &RaftMessage) -> Result<(), String> {
+        let member = MemberUid(message.from_uid);
+        let Some(Gap { known: Some(lost), .. }) = self.forgetful.get(&member) else { return Ok(()) };
+        let grants = match message.kind() {
+            RaftMessageKind::RaftVote | RaftMessageKind::RaftPreVote => true,
+            RaftMessageKind::RaftVoteResponse | RaftMessageKind::RaftPreVoteResponse => !message.reject,
+            _ => false,
+        };
+        let written = self.disks.get(from).map_or(0, |(_, disk)| disk.written(GroupId(message.group), member));
+        if grants && written < *lost {
+            return Err(format!("member {member} knows that it lost entries up to {lost}, has {written}, and votes"));
+        }
+        Ok(())
+    }
+
+    /// The index of the newest membership that any member knew to be committed, unless a change is under way.
+    pub fn newest_membership(&self, group: GroupId) -> Option<u64> {
+        self.groups.get(&group)?.newest_membership()
+    }
+
     /// A message leaves a node.
     pub fn sent(&mut self, from: usize, message: &RaftMessage) {
         let group = GroupId(message.group);
         let result = self.group(group).vote_sent(message);
         self.check(group, result);
+        if self.looks_inside && self.lost.contains(&MemberUid(message.from_uid)) {
+            let (member, kind) = (message.from_uid, message.kind());
+            self.wrong(|| format!("group {group}: member {member} is lost with its disk and says {kind:?}"));
+        }
         if self.looks_inside {
-            let result = self.promise(from, message);
+            let result = self.promise(from, message).and_then(|()| self.abstains(from, message));
             self.check(group, result);
         }
     }

@@ -90,6 +90,11 @@ impl RaftBook {
         }
     }
 
+    /// See [`Judge::newest_membership`](super::Judge::newest_membership).
+    pub fn newest_membership(&self) -> Option<u64> {
+        self.memberships.back().filter(|m| m.outgoing.is_empty()).map(|m| m.index)
+    }
+
     /// A vote, asked for or given, is the only one of its member in its term.
     pub fn vote_sent(&mut self, message: &RaftMessage) -> Result<(), String> {
         let candidate = match message.kind() {
@@ -179,6 +184,24 @@ impl RaftBook {
     /// moment of the commit tells.
     pub fn still_durable(&self, group: GroupId, disks: &Disks, index: u64) -> Result<(), String> {
         if self.memberships.len() > 1 { Ok(()) } else { self.durable(group, disks, index) }
+    }
+
+    /// Whether in each of the newest memberships, and in both halves of a change, this is true of a majority without one
+    /// member.
+    pub fn without(&self, member: MemberUid, is_true: &dyn Fn(NodeId, MemberUid) -> bool) -> bool {
+        let majority = |half: &mut dyn Iterator<Item = &Member>| {
+            let (mut count, mut yes) = (0, 0);
+            for voter in half {
+                count += 1;
+                yes += usize::from(voter.uid != member && is_true(voter.node, voter.uid));
+            }
+            count == 0 || yes * 2 > count
+        };
+        !self.memberships.is_empty()
+            && self.memberships.iter().all(|membership| {
+                let mut outgoing = membership.members.iter().filter(|m| membership.outgoing.contains(&m.uid));
+                majority(&mut membership.voters()) && majority(&mut outgoing)
+            })
     }
 
     /// A committed entry is on the disks of a majority.

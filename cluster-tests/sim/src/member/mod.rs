@@ -19,7 +19,7 @@ use crate::disk::SimDisk;
 use crate::judge::SharedJudge;
 use crate::message::{Ask, ToSession};
 use crate::plan::Defect;
-use crate::random::digest;
+use crate::random::{digest_many, mix};
 
 /// What a member says to the rest of the world, collected until the node's turn is over.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Desk {
 
     /// Tells the judge of an entry that is about to be applied; answers whether it is the first member to do so.
     fn applying(&self, group: GroupId, entry: &Applied) -> bool {
-        let commands = entry.batch.iter().fold(entry.batch.ts_ms(), |h, c| crate::random::mix(&[h, digest(&c)]));
+        let commands = entry.batch.iter().fold(entry.batch.ts_ms(), |h, c| mix(&[h, digest_many(&c)]));
         self.judge.lock().applying(self.node, group, entry.index, entry.term, commands)
     }
 }

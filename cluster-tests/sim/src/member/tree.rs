@@ -12,7 +12,7 @@ use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreEr
 use super::{Desk, Said};
 use crate::message::Ask;
 use crate::plan::Defect;
-use crate::random::digest;
+use crate::random::digest_many;
 
 /// Log bytes that a command frees when it is dead, beside its own.
 const RECLAIMABLE_PER_COMMAND: u64 = 64;
@@ -38,7 +38,7 @@ impl TreeMember {
     }
 
     pub(super) fn digest(&self) -> u64 {
-        digest(&self.machine.snapshot())
+        digest_many(&self.machine.snapshot())
     }
 
     pub(super) fn check(&self) -> Result<(), String> {

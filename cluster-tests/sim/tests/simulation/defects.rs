@@ -58,7 +58,7 @@ fn a_leader_that_counts_its_own_unsynced_entry_is_found_by_what_is_lost() {
 #[test]
 fn sleepers_that_no_verdict_wakes_are_found() {
     let wrong = found(Defect::DeafSleepers, OUTCOMES, 1500);
-    assert!(wrong.contains("no rest within"), "{wrong}");
+    assert!(wrong.contains("does not serve within"), "{wrong}");
 }
 
 #[test]
@@ -77,4 +77,49 @@ fn a_queue_without_dedup_is_found_by_what_consumers_get() {
 fn a_tree_that_forgets_answered_requests_is_found_by_a_wrong_answer() {
     let wrong = found(Defect::ForgottenRequests, OUTCOMES, 100);
     assert!(wrong.contains("was answered"), "{wrong}");
+}
+
+#[test]
+fn a_node_without_its_disk_that_comes_back_as_its_old_self_is_found() {
+    let wrong = found(Defect::OldSelf, INSIDE, 40);
+    assert!(wrong.contains("is lost with its disk and says") || wrong.contains("lost entries"), "{wrong}");
+}
+
+#[test]
+fn a_node_without_its_disk_that_comes_back_as_its_old_self_is_found_by_what_it_lacks() {
+    let wrong = found(Defect::OldSelf, OUTCOMES, 100);
+    assert!(wrong.contains("lost entries") || wrong.contains("and did for"), "{wrong}");
+}
+
+#[test]
+fn a_lost_member_that_is_never_replaced_is_found() {
+    let wrong = found(Defect::LostForEver, OUTCOMES, 40);
+    assert!(wrong.contains("still changes its members"), "{wrong}");
+}
+
+#[test]
+fn a_member_that_takes_a_commit_beyond_its_log_for_its_own_is_found() {
+    let wrong = found(Defect::BlindTrust, OUTCOMES, 200);
+    assert!(wrong.contains("stopped"), "{wrong}");
+}
+
+/// It takes a lying disk, a member that finds that out, and a leader that dies before it has helped.
+#[test]
+fn a_member_that_votes_although_it_knows_what_it_lost_is_found() {
+    let wrong = found(Defect::VotingAmnesiac, INSIDE, 1500);
+    assert!(wrong.contains("and votes"), "{wrong}");
+}
+
+/// It takes a lying disk, and a leader that goes on leading.
+#[test]
+fn a_leader_that_counts_on_what_a_member_says_it_lost_is_found() {
+    let wrong = found(Defect::DeafToDoubt, OUTCOMES, 400);
+    assert!(wrong.contains("no rest within"), "{wrong}");
+}
+
+/// It takes a part of a snapshot that gets lost, and a leader that goes on leading.
+#[test]
+fn a_snapshot_that_is_not_sent_again_is_found() {
+    let wrong = found(Defect::OneSnapshot, OUTCOMES, 400);
+    assert!(wrong.contains("no rest within"), "{wrong}");
 }

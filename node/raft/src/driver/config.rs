@@ -131,13 +131,27 @@ pub enum Sabotage {
     CountUnsynced,
     /// Verdicts about nodes do not wake groups that sleep.
     DeafSleepers,
+    /// A member takes every commit index for its own, also beyond the end of its log.
+    BlindTrust,
+    /// A member whose disk lost what it acknowledged votes and stands all the same.
+    VotingAmnesiac,
+    /// A leader does not believe a member that doubts what it has.
+    DeafToDoubt,
+    /// What is lost of a snapshot on its way is never sent again.
+    OneSnapshot,
 }
 
 impl Sabotage {
     /// Whether a message leaves without waiting for what it promises.
     pub(crate) fn lets_pass(self, kind: RaftMessageKind) -> bool {
         match self {
-            Sabotage::None | Sabotage::CountUnsynced | Sabotage::DeafSleepers => false,
+            Sabotage::None
+            | Sabotage::CountUnsynced
+            | Sabotage::DeafSleepers
+            | Sabotage::BlindTrust
+            | Sabotage::VotingAmnesiac
+            | Sabotage::DeafToDoubt
+            | Sabotage::OneSnapshot => false,
             Sabotage::VoteBeforeSync => matches!(kind, RaftMessageKind::RaftVote | RaftMessageKind::RaftVoteResponse),
             Sabotage::AckBeforeSync => kind == RaftMessageKind::RaftAppendResponse,
         }

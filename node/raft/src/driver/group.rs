@@ -23,6 +23,7 @@ use super::snapshot_receive::{Installing, Receiving};
 use super::snapshot_send::Sending;
 use super::snapshot_take::Snapshots;
 use super::versions::Ranges;
+use super::vouch::Vouched;
 use super::{membership, wire};
 use crate::log_store::{HardState, Write};
 use crate::machine::{GroupCx, Role, StateMachine};
@@ -43,6 +44,7 @@ pub(crate) struct Group<M: StateMachine> {
     pub stop: Option<StopReason>,
     /// The log lost entries up to this index that were acknowledged.
     pub amnesia: Option<u64>,
+    pub vouched: Vouched,
     /// Where to answer a leader that the membership does not list yet, and a candidate.
     contact: Option<(u64, NodeId)>,
     candidate: Option<(u64, NodeId)>,
@@ -121,6 +123,7 @@ impl<M: StateMachine> Group<M> {
             role_term: 0,
             stop: None,
             amnesia: None,
+            vouched: Vouched::default(),
             contact: None,
             candidate: None,
             queue: VecDeque::new(),
@@ -288,7 +291,7 @@ impl<M: StateMachine> Group<M> {
             wrote = true;
         }
         let raft = &self.raw.raft;
-        let hard = HardState { term: raft.term, vote: raft.vote, commit: raft.raft_log.committed };
+        let hard = HardState { term: raft.term, vote: raft.vote, commit: self.commit_to_remember() };
         let voted = (hard.term, hard.vote) != (self.hard.term, self.hard.vote);
         // A commit index alone is not worth a sync: a restarted member learns it again.
         if voted || (wrote && hard != self.hard) {
@@ -303,6 +306,12 @@ impl<M: StateMachine> Group<M> {
             self.last_write = shared.number;
         }
         wrote.then_some(last)
+    }
+
+    /// Writes a commit index beyond the log, beside the term and the vote that are written already.
+    pub fn remember_commit(&mut self, shared: &mut Shared) {
+        self.hard.commit = self.commit_to_remember();
+        self.last_write = shared.write(self.id, Write::HardState(self.id, self.hard));
     }
 
     /// Sends a message, now or when what it promises is durable.
@@ -322,7 +331,10 @@ impl<M: StateMachine> Group<M> {
         // A leader's entries may travel while they are written here; but not before its own vote in this term is.
         let after = if leads && promises_nothing { self.vote_write } else { self.last_write };
         let to = message.to;
-        let Some(message) = wire::message_to_wire(self.id, message) else { return };
+        let Some(mut message) = wire::message_to_wire(self.id, message) else { return };
+        if kind == MessageType::MsgHeartbeatResponse {
+            self.vouch_or_doubt(&mut message);
+        }
         self.send(to, message, after, shared);
     }
 

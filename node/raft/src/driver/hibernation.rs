@@ -77,7 +77,7 @@ impl<M: StateMachine> Group<M> {
                 RaftMessageKind::RaftHeartbeat => {
                     raft.leader_id == message.from_uid && message.commit <= raft.raft_log.committed
                 }
-                RaftMessageKind::RaftHeartbeatResponse => self.is_raft_leader(),
+                RaftMessageKind::RaftHeartbeatResponse => self.is_raft_leader() && !message.reject,
                 _ => false,
             }
     }

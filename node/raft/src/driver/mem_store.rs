@@ -25,6 +25,10 @@ struct Inner {
     writes: u64,
 }
 
+/// What a store had durable at some time.
+#[derive(Clone)]
+pub struct Memory(Disk);
+
 #[derive(Default, Clone)]
 struct Disk {
     groups: BTreeMap<GroupId, Stored>,
@@ -84,6 +88,16 @@ impl MemStore {
         for stored in inner.durable.groups.values_mut() {
             stored.staged.clear();
         }
+    }
+
+    /// What is durable now, for [`forget`](Self::forget).
+    pub fn remember(&self) -> Memory {
+        Memory(self.inner.lock().durable.clone())
+    }
+
+    /// The disk lied: of what it said was synced it has only what it had then.
+    pub fn forget(&self, then: &Memory) {
+        self.inner.lock().durable = then.0.clone();
     }
 
     /// From now on every write fails.

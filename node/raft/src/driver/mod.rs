@@ -29,6 +29,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod versions;
+mod vouch;
 mod wire;
 
 use std::collections::VecDeque;

@@ -267,16 +267,6 @@ impl<M: StateMachine> Group<M> {
         self.stop_machine(shared);
     }
 
-    /// The log ends before something that this member once acknowledged.
-    pub fn lost_entries(&mut self, commit: u64, shared: &mut Shared) {
-        if self.amnesia.is_none_or(|known| known < commit) {
-            let last_index = self.last_index();
-            tracing::error!(group = self.id.0, commit, last_index, "the disk lost acknowledged entries");
-            self.amnesia = Some(commit);
-            shared.events.push(Event::Amnesia { group: self.id, commit, last_index });
-        }
-    }
-
     /// Tells the machine, once, that the group is over here, and gives back what waits.
     pub fn stop_machine(&mut self, shared: &mut Shared) {
         if std::mem::replace(&mut self.stopped, true) {

@@ -8,6 +8,7 @@ use warren_proto::peer::{RaftMessage, RaftMessageKind};
 use super::group::Group;
 use super::output::StopReason;
 use super::shared::Shared;
+use super::vouch::Vouched;
 use super::{Driver, wire};
 use crate::machine::StateMachine;
 
@@ -62,21 +63,17 @@ impl<M: StateMachine> Group<M> {
             return;
         };
         match message.get_msg_type() {
-            // Raft panics on a commit index beyond its log: the log was once longer.
-            MessageType::MsgHeartbeat if message.commit > self.last_index() => {
-                self.lost_entries(message.commit, shared);
-                message.commit = self.last_index();
-            }
+            MessageType::MsgHeartbeat => self.doubt_commit(&mut message, shared),
+            MessageType::MsgHeartbeatResponse if message.reject => self.member_doubts(&message, shared),
             MessageType::MsgAppendResponse if message.reject && self.is_stale_rejection(&message) => return,
             _ => {}
         }
         let acknowledges = message.get_msg_type() == MessageType::MsgAppendResponse;
+        let appends = Vouched::by(&message);
         // Raft refuses what does not fit its state; nothing follows from it.
         let _ = self.raw.step(message);
         self.settle_election(shared);
-        if self.amnesia.is_some_and(|lost| self.last_index() >= lost) {
-            self.amnesia = None;
-        }
+        self.vouch(appends);
         if acknowledges {
             self.maybe_promote();
         }

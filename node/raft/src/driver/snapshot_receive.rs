@@ -358,9 +358,7 @@ impl<M: StateMachine> Group<M> {
     pub fn acknowledge_install(&mut self, shared: &mut Shared) {
         if let Some(done) = self.installing.take_if(|i| i.restored) {
             self.raw.advance_apply_to(done.meta.index);
-            if self.amnesia.is_some_and(|lost| done.meta.index >= lost) {
-                self.amnesia = None;
-            }
+            self.covered_to(done.meta.index);
             self.installed = Some(done.transfer);
             self.ack(done.from, done.transfer, SnapshotAckStatus::SnapshotDone, shared);
             self.finish_reads(shared);

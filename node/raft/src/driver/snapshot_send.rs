@@ -16,6 +16,7 @@ use warren_proto::peer::{
     SnapshotStep, snapshot_step,
 };
 
+use super::config::Sabotage;
 use super::group::Group;
 use super::membership;
 use super::output::{Work, WorkDone, live_len};
@@ -252,6 +253,9 @@ impl<M: StateMachine> Group<M> {
 
     /// Sends again what may be lost, and ends transfers that make no progress.
     pub fn tick_sending(&mut self, shared: &mut Shared) {
+        if shared.config.sabotage == Sabotage::OneSnapshot {
+            return;
+        }
         let stall = shared.config.snapshot_stall_ticks;
         while let Some(at) = self.sending.iter().position(|s| s.progress_tick + stall < shared.tick) {
             self.fail_sending(at);

@@ -38,6 +38,8 @@ pub struct GroupStatus {
     pub membership: Membership,
     /// Whether it sleeps: its group has nothing to do.
     pub asleep: bool,
+    /// The disk lost entries up to this index that the member had acknowledged: it neither votes nor stands.
+    pub amnesia: Option<u64>,
     /// Why it is stopped, if it is.
     pub stopped: Option<StopReason>,
 }
@@ -85,6 +87,7 @@ impl<M: StateMachine> Driver<M> {
             supported: (*supported.start(), *supported.end()),
             membership: group.state.membership.clone(),
             asleep: group.sleep.asleep,
+            amnesia: group.amnesia,
             stopped: group.stop.clone(),
         })
     }

@@ -39,6 +39,7 @@ pub(super) struct Published {
 #[derive(PartialEq)]
 struct Slow {
     membership: Membership,
+    amnesia: Option<u64>,
     stopped: Option<StopReason>,
 }
 
@@ -61,7 +62,7 @@ impl Published {
             version: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
             supported: status.supported,
-            slow: ArcSwap::from_pointee(Slow { membership: Membership::default(), stopped: None }),
+            slow: ArcSwap::from_pointee(Slow { membership: Membership::default(), amnesia: None, stopped: None }),
             lowest_wait: AtomicU64::new(u64::MAX),
             waiters: Mutex::new(Vec::new()),
             changed: Notify::new(),
@@ -88,8 +89,11 @@ impl Published {
         self.version.store(status.version.0.into(), Ordering::Release);
         self.asleep.store(status.asleep, Ordering::Release);
         let slow = self.slow.load();
-        if slow.membership != status.membership || slow.stopped != status.stopped {
-            let next = Slow { membership: status.membership.clone(), stopped: status.stopped.clone() };
+        let same =
+            slow.membership == status.membership && (slow.amnesia, &slow.stopped) == (status.amnesia, &status.stopped);
+        if !same {
+            let (membership, stopped) = (status.membership.clone(), status.stopped.clone());
+            let next = Slow { membership, amnesia: status.amnesia, stopped };
             self.slow.store(Arc::new(next));
             changed = true;
         }
@@ -170,6 +174,7 @@ impl Published {
             supported: self.supported,
             membership: slow.membership.clone(),
             asleep: self.asleep.load(Ordering::Acquire),
+            amnesia: slow.amnesia,
             stopped: slow.stopped.clone(),
         }
     }

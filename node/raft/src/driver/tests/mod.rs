@@ -1,6 +1,7 @@
 //! The driver's behaviour on a few simulated nodes.
 
 mod cluster;
+mod forgetful_disks;
 mod hibernation;
 mod machine;
 
@@ -760,29 +761,6 @@ fn a_read_index_waits_for_a_ready_leader_and_covers_what_was_committed() {
     c.driver(follower).read_index(GROUP, 51);
     c.poll(follower);
     c.run_until(20_000, |c| read(c, follower, 51) == Some(None));
-}
-
-#[test]
-fn a_member_whose_disk_lost_acknowledged_entries_does_not_panic_and_does_not_vote() {
-    let mut c = Cluster::new(3, 3, 26, plain);
-    let leader = c.wait_leader();
-    c.ask(leader, &pushes(0..10));
-    c.wait_equal();
-    let follower = (leader + 1) % 3;
-    let heartbeat = warren_proto::peer::RaftMessage {
-        group: GROUP.0,
-        from_uid: c.nodes[leader].uid.0,
-        to_uid: c.nodes[follower].uid.0,
-        kind: RaftMessageKind::RaftHeartbeat.into(),
-        term: c.status(leader).unwrap().term,
-        commit: 1_000,
-        ..warren_proto::peer::RaftMessage::default()
-    };
-    let from = c.nodes[leader].id;
-    c.driver(follower).step(from, heartbeat);
-    c.poll(follower);
-    assert!(c.status(follower).unwrap().stopped.is_none());
-    assert!(c.nodes[follower].events.iter().any(|e| matches!(e, Event::Amnesia { commit: 1_000, .. })));
 }
 
 #[test]
