@@ -55,7 +55,10 @@ impl<M: StateMachine> Group<M> {
         }
         tracing::warn!(group = self.id.0, last_index = next.index, "this member is made the only one of its group");
         self.state.membership = next.clone();
-        self.amnesia = None;
+        // There is nobody left from whom it could have what its disk lost.
+        if self.amnesia.take().is_some() {
+            self.remember_commit(shared);
+        }
         self.receiving = None;
         shared.write(self.id, Write::Membership(self.id, next.clone()));
         shared.events.push(Event::Membership { group: self.id, membership: next });
