@@ -57,6 +57,8 @@ fn data_of_a_queue_that_the_metadata_does_not_know_is_set_aside() {
     cluster.restart(2);
     wait_for("the data to be set aside", SOON, || (cluster[2].quarantine().len() == 1).then_some(()));
     let file = cluster[2].quarantine().remove(0);
+    let listed = cluster[2].ctl_rows(&["list_quarantined"]).expect("it answers");
+    assert!(listed.len() == 1 && listed[0]["bytes"].as_u64() > Some(0), "{listed:?}");
     let bytes = fs::read(&file).unwrap();
     assert!(bytes.starts_with(b"WARRENQ1"));
     let message = b"a message that nobody has read";

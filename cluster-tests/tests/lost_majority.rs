@@ -83,7 +83,15 @@ fn the_last_node_of_three_is_made_a_cluster_of_its_own_and_takes_in_new_ones() {
         (rows.len() == 3 && rows.iter().all(|row| row["Membership"] == "voter")).then_some(())
     });
     cluster[2].stop(Stop::Kill);
-    runtime.block_on(holds_numbers(&cluster[0], "one", 110));
+    runtime.block_on(async {
+        holds_numbers(&cluster[0], "one", 110).await;
+        // Nobody counts the nodes that are lost: two of three are a majority, of the metadata as well.
+        let (_connection, channel) = amqp::confirm_channel(&cluster[1]).await.unwrap();
+        amqp::declare_quorum(&channel, "three").await.unwrap();
+        publish_numbers(&cluster[0], "three", 0..10).await;
+        publish_numbers(&cluster[0], "one", 0..10).await;
+        holds_numbers(&cluster[1], "one", 10).await;
+    });
 }
 
 #[test]

@@ -11,8 +11,8 @@ use warren_cluster_tests::{Cluster, Node, Stop, amqp};
 
 /// Declarations and publishes under way at once.
 const AT_ONCE: usize = 64;
-/// Connections over which they are spread.
-const CHANNELS: usize = 16;
+/// Connections over which they are spread: a connection does one declaration after the other.
+const CHANNELS: usize = AT_ONCE;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn count() -> usize {

@@ -22,6 +22,11 @@ fn effective(node: &Node, queue: &str) -> Vec<u64> {
     versions(node, queue).into_iter().map(|(_, effective, _)| effective).collect()
 }
 
+/// Waits until all members say that this version is in effect.
+fn wait_effective(node: &Node, queue: &str, versions: &[u64]) {
+    wait_for("the queue's version", SOON, || (effective(node, queue) == versions).then_some(()));
+}
+
 fn declare(node: &Node, queue: &str) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let (_connection, channel) = amqp::confirm_channel(node).await.unwrap();
@@ -41,9 +46,9 @@ fn an_old_member_holds_its_queue_back_until_its_node_is_upgraded() {
     let mut cluster = lay_out();
     cluster.start_all();
     let load = Load::start(&cluster, "upgraded");
+    wait_effective(&cluster[0], "upgraded", &[1, 1, 1]);
     let told = versions(&cluster[0], "upgraded");
     assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told.iter().all(|(_, effective, _)| *effective == 1), "{told:?}");
     let old = told.iter().find(|(node, ..)| node == "w3@localhost").unwrap();
     assert_eq!(old.2, "1..1");
     assert!(told.iter().filter(|(node, ..)| node != "w3@localhost").all(|(.., known)| known == "1..2"), "{told:?}");
@@ -55,11 +60,11 @@ fn an_old_member_holds_its_queue_back_until_its_node_is_upgraded() {
 
     cluster[2].configure(|text| text.replace(OLD, ""));
     cluster.restart(2);
-    wait_for("the queue's version to rise", SOON, || (effective(&cluster[0], "upgraded") == [2, 2, 2]).then_some(()));
+    wait_effective(&cluster[0], "upgraded", &[2, 2, 2]);
     // Its log now holds both versions' entries, and is replayed.
     cluster.kill_all();
     cluster.start_all();
-    assert_eq!(effective(&cluster[1], "upgraded"), [2, 2, 2]);
+    wait_effective(&cluster[1], "upgraded", &[2, 2, 2]);
     load.finish();
 }
 
@@ -68,10 +73,10 @@ fn a_queue_is_released_when_the_old_member_is_removed_and_does_not_take_it_again
     let mut cluster = lay_out();
     cluster.start_all();
     declare(&cluster[0], "released");
-    assert_eq!(effective(&cluster[0], "released"), [1, 1, 1]);
+    wait_effective(&cluster[0], "released", &[1, 1, 1]);
     cluster[2].stop(Stop::Kill);
     cluster[0].ctl_ok(&["delete_member", "released", "w3@localhost"]);
-    wait_for("the queue's version to rise", SOON, || (effective(&cluster[0], "released") == [2, 2]).then_some(()));
+    wait_effective(&cluster[0], "released", &[2, 2]);
     cluster.restart(2);
     let refused = cluster[0].ctl(&["add_member", "released", "w3@localhost"]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -82,14 +87,14 @@ fn a_queue_is_released_when_the_old_member_is_removed_and_does_not_take_it_again
     assert_eq!(effective(&cluster[1], "released"), [2, 2]);
     // New queues begin with what all of their nodes know.
     declare(&cluster[1], "next");
-    assert_eq!(effective(&cluster[1], "next"), [1, 1, 1]);
+    wait_effective(&cluster[1], "next", &[1, 1, 1]);
 }
 
 #[test]
 fn a_node_that_was_downgraded_stops_its_members_alone_and_keeps_their_logs() {
     let mut cluster = Cluster::start(3);
     declare(&cluster[0], "kept");
-    assert_eq!(effective(&cluster[0], "kept"), [2, 2, 2]);
+    wait_effective(&cluster[0], "kept", &[2, 2, 2]);
     cluster[2].stop(Stop::Terminate);
     cluster[2].configure(|text| text + OLD);
     cluster.restart(2);
@@ -102,7 +107,7 @@ fn a_node_that_was_downgraded_stops_its_members_alone_and_keeps_their_logs() {
     cluster[2].stop(Stop::Terminate);
     cluster[2].configure(|text| text.replace(OLD, ""));
     cluster.restart(2);
-    wait_for("the member to go on", SOON, || (effective(&cluster[0], "kept") == [2, 2, 2]).then_some(()));
+    wait_effective(&cluster[0], "kept", &[2, 2, 2]);
     cluster[0].stop(Stop::Kill);
     declare(&cluster[1], "kept");
 }

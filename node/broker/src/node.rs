@@ -232,18 +232,18 @@ impl Broker {
             return None;
         }
         let members = target.members();
-        // Where its leader was when it last looked.
-        if *member == 0
-            && let Some(leader) = target.record().leader.filter(|node| *node != self.me && self.links.is_up(*node))
-        {
-            // Not 0, so that it is asked once.
-            *member = members.len() + members.iter().position(|m| m.node == leader).unwrap_or_default();
-            return Some(leader);
+        let up = |node: NodeId| node != self.me && self.links.is_up(node);
+        // First where its leader was when it last looked, then one after the other.
+        if *member == 0 {
+            *member = 1;
+            if let Some(leader) = target.record().leader.filter(|node| up(*node)) {
+                return Some(leader);
+            }
         }
         for _ in 0..members.len() {
-            *member = (*member + 1) % members.len();
-            let node = members[*member].node;
-            if node != self.me && self.links.is_up(node) {
+            let node = members[*member % members.len()].node;
+            *member = member.wrapping_add(1).max(1);
+            if up(node) {
                 return Some(node);
             }
         }

@@ -542,9 +542,15 @@ async fn join_or_found(
     let known = identity.cluster.clone();
     let returns = known.is_some();
     let (cluster, joined) = match known {
-        Some(cluster) => {
-            let founder = cluster.founders.iter().any(|f| f.uid == cluster.uid);
-            (cluster, !founder)
+        Some(mut cluster) => {
+            let uid = cluster.uid;
+            let founder = cluster.founders.iter_mut().find(|f| f.uid == uid);
+            let joined = founder.is_none();
+            if let Some(founder) = founder {
+                // Where it is reached may have changed since.
+                founder.address = own.address.clone();
+            }
+            (cluster, joined)
         }
         None => match formation::find_cluster(identity, own, &config.peers, config.discovery, transport)
             .await

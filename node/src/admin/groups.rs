@@ -100,6 +100,15 @@ pub async fn versions(broker: &Broker, request: &Request) -> Outcome {
     Ok(Answer::Rows(rows))
 }
 
+/// `list_quarantined`: files of this node with queue data that is not used.
+pub fn list_quarantined(broker: &Broker) -> Outcome {
+    let files = broker.quarantined().map_err(|error| Refusal::new(Code::Unavailable, error.to_string()))?;
+    let row = |(file, bytes): (std::path::PathBuf, u64)| {
+        row([("file", json!(file.display().to_string())), ("bytes", json!(bytes))])
+    };
+    Ok(Answer::Rows(files.into_iter().map(row).collect()))
+}
+
 /// `check_for_quorum_queues_without_an_elected_leader`.
 pub async fn check_leaders(broker: &Arc<Broker>, request: &Request) -> Outcome {
     let mut request = request.clone();

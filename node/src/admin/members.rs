@@ -36,6 +36,7 @@ impl From<MemberError> for Refusal {
             | MemberError::NoMemberHere
             | MemberError::TooOld(_)
             | MemberError::HasLeader
+            | MemberError::Stopped
             | MemberError::NotVoter => Code::Unavailable,
         };
         Refusal::new(code, error.to_string())
@@ -318,7 +319,7 @@ pub async fn rebalance(broker: &Arc<Broker>, request: &Request, progress: &Progr
     }
     match broker.metadata().leader() {
         Some(leader) if leader == broker.me() => rebalance_here(broker, request, progress).await,
-        Some(leader) => peers::forward(broker, leader, "rebalance", request).await,
+        Some(leader) => peers::forward(broker, leader, "rebalance", request, progress).await,
         None => Err(Refusal::new(Code::Timeout, "the metadata store has no leader")),
     }
 }

@@ -166,6 +166,7 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "check_if_node_is_quorum_critical" => members::check_critical(broker).await,
         "force_shrink" => members::force_shrink(broker, request, progress).await,
         "metrics" => metrics::metrics(broker).await,
+        "list_quarantined" => groups::list_quarantined(broker),
         "versions" => groups::versions(broker, request).await,
         "check_for_quorum_queues_without_an_elected_leader" => groups::check_leaders(broker, request).await,
         "check_if_new_quorum_queue_replicas_have_finished_initial_sync" => groups::check_new_replicas(broker),

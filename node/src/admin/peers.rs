@@ -10,7 +10,7 @@ use warren_proto::ids::NodeId;
 use warren_raft::transport::{CallError, CallTarget};
 
 use super::protocol::{AREA, Code, Refusal, Reply, Request, Row};
-use super::{Answer, Outcome, unreadable};
+use super::{Answer, Outcome, Progress, unreadable};
 
 /// A node's connections.
 pub const LOCAL_CONNECTIONS: &str = "local_connections";
@@ -73,7 +73,13 @@ pub async fn ask(broker: &Broker, nodes: Vec<NodeId>, verb: &str, request: &Requ
 }
 
 /// Has another node carry out a verb, with its answer and its refusal.
-pub async fn forward(broker: &Broker, node: NodeId, verb: &str, request: &Request) -> Outcome {
+pub(super) async fn forward(
+    broker: &Broker,
+    node: NodeId,
+    verb: &str,
+    request: &Request,
+    progress: &Progress,
+) -> Outcome {
     let request = Request { node: String::new(), ..request.clone() };
     let payload = Bytes::from(serde_json::to_vec(&request).map_err(unreadable)?);
     let time = if request.timeout_ms == 0 { FORWARDED } else { Duration::from_millis(request.timeout_ms) };
@@ -83,11 +89,12 @@ pub async fn forward(broker: &Broker, node: NodeId, verb: &str, request: &Reques
     };
     let replies = broker.transport().call(CallTarget::Node(node), &format!("{AREA}{verb}"), payload, time).await;
     let mut rows = Vec::new();
-    for bytes in replies.map_err(refused)?.collect().await.map_err(refused)? {
-        match serde_json::from_slice(&bytes).map_err(unreadable)? {
+    let mut replies = replies.map_err(refused)?;
+    while let Some(bytes) = replies.next().await {
+        match serde_json::from_slice(&bytes.map_err(refused)?).map_err(unreadable)? {
             Reply::Ok(value) => return Ok(Answer::Value(value)),
             Reply::Rows(more) => rows.extend::<Vec<Row>>(more),
-            Reply::Progress { .. } => {}
+            Reply::Progress { done, total } => progress.tell(done, total).await,
         }
     }
     Ok(Answer::Rows(rows))

@@ -321,6 +321,8 @@ fn status_row(broker: &Broker, status: &GroupStatus) -> Row {
         ("Snapshot Index", json!(status.snapshot_index)),
         ("Term", json!(status.term)),
         ("Machine Version", json!(status.version.0)),
+        // Index up to which its disk lost what the member had acknowledged: it does not vote until it has it again.
+        ("lost_up_to", json!(status.amnesia)),
         ("supported_machine_version", json!(status.supported.1.0)),
     ])
 }

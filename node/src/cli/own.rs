@@ -8,9 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use warren_broker::access::salt;
-use warren_broker::cluster::standalone::{Standalone, make_standalone};
+use warren_broker::cluster::standalone::{Standalone, StandaloneError, make_standalone};
 use warren_broker::identity;
 use warren_metastore::records::User;
+use warren_raft::log_store::StoreError;
 
 use super::target::Failure;
 use super::verbs::Own;
@@ -238,7 +239,10 @@ fn force_standalone(call: &Call) -> Exit {
         }
         Err(error) => {
             complain!("Error:\n{error}");
-            Exit::Config
+            match error {
+                StandaloneError::Store(StoreError::Write(_)) => Exit::Io,
+                _ => Exit::Config,
+            }
         }
     }
 }

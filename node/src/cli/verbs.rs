@@ -511,6 +511,14 @@ pub const VERBS: &[Verb] = &[
         Kind::Own(Own::ForceStandalone),
     )
     .options(&["i-accept-data-loss"]),
+    verb(
+        "list_quarantined",
+        &[],
+        "Queue data of node {node} that is not used ...",
+        Kind::Listing { columns: &["file", "bytes"], default: &[] },
+    )
+    .of(&[Tool::Queues, Tool::Diagnostics])
+    .within(60),
     verb("metrics", &[], "", Kind::Result("{text}")).of(DIAGNOSTICS).within(60),
     verb(
         "versions",

@@ -7,7 +7,7 @@ use warren_raft::driver::make_alone;
 use warren_raft::log_store::{LogStore, StoreError, Write};
 use warren_raft::storage::{RocksStore, StoreConfig};
 
-use super::identity_file::{IdentityError, NodeIdentity};
+use super::identity_file::{Founder, IdentityError, NodeIdentity};
 
 /// Groups written at once.
 const BATCH: usize = 256;
@@ -38,16 +38,19 @@ pub enum StandaloneError {
 /// Makes a node that is not running, and whose folder the caller has locked, the only member of the metadata group and
 /// of every queue that has a member here. Doing it again changes nothing.
 pub fn make_standalone(name: &str, data: &Path, queues_data: &Path) -> Result<Standalone, StandaloneError> {
-    let identity = NodeIdentity::load(data, name)?;
+    let mut identity = NodeIdentity::load(data, name)?;
     let databases: [PathBuf; 2] = [data.join("metadata"), queues_data.join("queues")];
-    if identity.cluster.is_none() {
-        return Err(StandaloneError::NoCluster);
-    }
     identity.check_databases(&databases)?;
+    let incarnation = identity.incarnation;
+    let cluster = identity.cluster.as_mut().ok_or(StandaloneError::NoCluster)?;
+    // Those that are lost are not to be waited for, nor named to whoever joins. The address is written when it starts.
+    let address = cluster.founders.iter().find(|f| f.name == name).map(|f| f.address.clone()).unwrap_or_default();
+    cluster.founders = vec![Founder { name: name.to_owned(), incarnation, uid: cluster.uid, address }];
     let [metadata, queues] = databases;
     let node = NodeId::of_name(name);
     let (queues, reduced) = reduce(&RocksStore::open(&queues, StoreConfig::queues())?, node)?;
     reduce(&RocksStore::open(&metadata, StoreConfig::metadata())?, node)?;
+    identity.store(data)?;
     Ok(Standalone { queues, reduced })
 }
 

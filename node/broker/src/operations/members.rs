@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use warren_metastore::projections::QueueTarget;
@@ -32,6 +33,10 @@ pub const REMOVE_TIME: Duration = Duration::from_secs(15);
 pub const TRANSFER_TIME: Duration = Duration::from_secs(5);
 /// Pause before a leader is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Queues whose members are completed or repaired at once.
+pub(super) const AT_ONCE: usize = 32;
+/// How long a queue that is to be reduced by force is looked for a leader: longer than an election takes.
+const LEADERLESS: Duration = Duration::from_secs(5);
 /// How long a leader's node may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -62,6 +67,9 @@ pub enum MemberError {
     /// This node has no member of it.
     #[error("this node has no member of the queue")]
     NoMemberHere,
+    /// Its member does not take part: it is stopped, or its binary is too old for the queue.
+    #[error("this node's member of the queue is stopped: see quorum_status")]
+    Stopped,
     /// Only a queue that has lost its majority is reduced by force.
     #[error("the queue has a leader: use delete_member or shrink")]
     HasLeader,
@@ -219,7 +227,13 @@ impl Broker {
             Order::Add { node, .. } if !self.knows_version(NodeId(node), status.version) => Err(Refused::TooOld),
             Order::Add { uid, node, part } => {
                 let old = status.membership.on_node(NodeId(node)).map(|old| MemberChange::Remove(old.uid));
-                let new = MemberChange::Add(Member { uid: MemberUid(uid), node: NodeId(node), role: part.role() });
+                // One that never votes is replaced by one that never votes.
+                let before = status.membership.on_node(NodeId(node)).map(|old| old.role);
+                let role = match (part, before) {
+                    (Part::Promotable, Some(MemberRole::NonVoter)) => MemberRole::NonVoter,
+                    _ => part.role(),
+                };
+                let new = MemberChange::Add(Member { uid: MemberUid(uid), node: NodeId(node), role });
                 Ok(self.queues.change_members(group, old.into_iter().chain([new]).collect()).await?)
             }
             Order::Remove { uid } if !has(uid) => Ok(()),
@@ -243,7 +257,7 @@ impl Broker {
     }
 
     /// Whether a node's binary can follow a group of that version. One that did not say is tried.
-    fn knows_version(&self, node: NodeId, version: MachineVersion) -> bool {
+    pub(super) fn knows_version(&self, node: NodeId, version: MachineVersion) -> bool {
         let known = self.metadata.nodes().into_iter().find(|n| n.id == node).map_or(0, |n| n.machine_version);
         known == 0 || known >= version.0
     }
@@ -426,8 +440,14 @@ impl Broker {
     pub async fn force_shrink(&self, target: &QueueTarget) -> Result<(), MemberError> {
         let stored = self.stored(target)?;
         let own = stored.members.iter().find(|m| m.node == self.me).ok_or(MemberError::NoMemberHere)?;
-        if self.queues.status(target.group).is_none_or(|s| s.me != own.uid) {
-            return Err(MemberError::NoMemberHere);
+        let status = self.queues.status(target.group).filter(|s| s.me == own.uid).ok_or(MemberError::NoMemberHere)?;
+        if status.stopped.is_some() {
+            return Err(MemberError::Stopped);
+        }
+        // Cut off from the others, this node cannot know that they are lost, nor write down that they are.
+        self.metadata.fence(ANSWER).await?;
+        if status.leader.is_some() || self.answering_leader(target, LEADERLESS).await.is_some() {
+            return Err(MemberError::HasLeader);
         }
         self.queues.make_alone(target.group).await.map_err(|error| match error {
             ChangeError::NotPermitted => MemberError::HasLeader,
@@ -452,28 +472,32 @@ impl Broker {
     /// Members of this node that are lost with its old data, or cannot be read, are replaced by new ones, and those that the
     /// group does not know yet are named to it again.
     pub(crate) async fn complete_members(&self) {
-        for queue in self.metadata.queues().into_iter().filter(|q| q.kind == QueueKind::Quorum) {
-            let Some(own) = queue.members.iter().find(|m| m.node == self.me) else { continue };
-            let lost = own.node_incarnation.0 != self.incarnation;
-            let damaged = self.quarantine.is_damaged(queue.group);
-            if !lost && !damaged && !self.waits_to_join(queue.group, own.uid) {
-                continue;
-            }
-            if damaged && let Err(error) = self.replace_damaged(&queue, own).await {
-                tracing::warn!(
-                    queue = %queue.name, vhost = %queue.vhost, %error,
-                    "this node's damaged member is not replaced yet; its data is kept and not used"
-                );
-                continue;
-            }
-            let Some(target) = self.metadata.queue_target(&queue.vhost, &queue.name) else { continue };
-            match self.add_member(&target, &self.config.name, Part::Promotable).await {
-                Ok(()) => {
-                    tracing::info!(queue = %queue.name, vhost = %queue.vhost, "this node's member joins the queue")
-                }
-                Err(error) => {
-                    tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "this node's member does not join the queue yet");
-                }
+        let quorum = self.metadata.queues().into_iter().filter(|q| q.kind == QueueKind::Quorum);
+        // One without a leader takes its time, and keeps no other waiting.
+        stream::iter(quorum)
+            .for_each_concurrent(AT_ONCE, |queue| async move { self.complete_member(&queue).await })
+            .await;
+    }
+
+    async fn complete_member(&self, queue: &Queue) {
+        let Some(own) = queue.members.iter().find(|m| m.node == self.me) else { return };
+        let lost = own.node_incarnation.0 != self.incarnation;
+        let damaged = self.quarantine.is_damaged(queue.group);
+        if !lost && !damaged && !self.waits_to_join(queue.group, own.uid) {
+            return;
+        }
+        if damaged && let Err(error) = self.replace_damaged(queue, own).await {
+            tracing::warn!(
+                queue = %queue.name, vhost = %queue.vhost, %error,
+                "this node's damaged member is not replaced yet; its data is kept and not used"
+            );
+            return;
+        }
+        let Some(target) = self.metadata.queue_target(&queue.vhost, &queue.name) else { return };
+        match self.add_member(&target, &self.config.name, Part::Promotable).await {
+            Ok(()) => tracing::info!(queue = %queue.name, vhost = %queue.vhost, "this node's member joins the queue"),
+            Err(error) => {
+                tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "this node's member does not join the queue yet");
             }
         }
     }

@@ -9,14 +9,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use warren_metastore::records::{Queue, QueueKind, Stored};
 use warren_proto::amqp091::FieldTable;
-use warren_proto::ids::{GroupId, MemberUid, NodeId};
+use warren_proto::ids::{GroupId, MachineVersion, MemberUid, NodeId};
 use warren_raft::driver::GroupStatus;
+use warren_raft::log_store::{MemberRole, Membership};
 use warren_raft::machine::Role;
 
 use super::arguments;
-use super::members::{MemberError, Order, Part, REMOVE_TIME};
+use super::members::{AT_ONCE, MemberError, Order, Part, REMOVE_TIME};
 use crate::node::Broker;
 
 /// A member that the group has and the record has not is removed when it was seen so many times in a row.
@@ -76,7 +78,7 @@ impl Doubts {
 }
 
 /// What a leader finds wrong with its queue's record.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Differences {
     /// In the group, not in the record.
     strangers: Vec<MemberUid>,
@@ -84,13 +86,18 @@ struct Differences {
     ghosts: Vec<MemberUid>,
 }
 
-fn differences(record: &Queue, status: &GroupStatus) -> Differences {
-    let in_group = |uid| status.membership.member(uid).is_some();
+/// What differs and is nobody's work under way: where the record has another member of a node than the group, that node
+/// replaces the one that it lost. `is_away`: the node belongs to the cluster and is not there to say what it has.
+fn differences(record: &Queue, membership: &Membership, is_away: impl Fn(NodeId) -> bool) -> Differences {
+    let in_group = |uid| membership.member(uid).is_some();
     let in_record = |uid| record.members.iter().any(|m| m.uid == uid);
-    Differences {
-        strangers: status.membership.members.iter().map(|m| m.uid).filter(|uid| !in_record(*uid)).collect(),
-        ghosts: record.members.iter().map(|m| m.uid).filter(|uid| !in_group(*uid)).collect(),
-    }
+    let replaced = |node| {
+        let recorded = record.members.iter().find(|m| m.node == node);
+        recorded.is_some_and(|m| !in_group(m.uid)) && membership.on_node(node).is_some()
+    };
+    let strangers = membership.members.iter().filter(|m| !in_record(m.uid) && !replaced(m.node));
+    let ghosts = record.members.iter().filter(|m| !in_group(m.uid) && !replaced(m.node) && !is_away(m.node));
+    Differences { strangers: strangers.map(|m| m.uid).collect(), ghosts: ghosts.map(|m| m.uid).collect() }
 }
 
 /// Runs until the broker is gone.
@@ -115,6 +122,10 @@ pub(crate) async fn run(broker: Weak<Broker>) {
 }
 
 impl Broker {
+    fn is_away(&self, node: NodeId) -> bool {
+        !self.links.is_up(node) && self.metadata.nodes().iter().any(|n| n.id == node)
+    }
+
     fn led_here(&self) -> impl Iterator<Item = (Arc<Stored<Queue>>, GroupStatus)> {
         let queues = self.metadata.queues().into_iter().filter(|q| q.kind == QueueKind::Quorum);
         queues.filter_map(|queue| {
@@ -128,7 +139,8 @@ impl Broker {
         let mut now = Doubts::default();
         let mut work = Vec::new();
         for (queue, status) in self.led_here() {
-            let lasting = now.lasting(&before, queue.group, differences(&queue, &status));
+            let found = differences(&queue, &status.membership, |node| self.is_away(node));
+            let lasting = now.lasting(&before, queue.group, found);
             if lasting != Differences::default() || queue.leader != Some(self.me) {
                 work.push((queue, lasting.strangers, lasting.ghosts));
             }
@@ -138,15 +150,13 @@ impl Broker {
         if doubtful && self.metadata.fence(REMOVE_TIME).await.is_err() {
             return now;
         }
-        for (queue, strangers, ghosts) in work.into_iter().take(REPAIRS) {
-            if let Err(error) = self.repair_record(&queue, &strangers, &ghosts).await {
-                tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "the queue's record is not repaired yet");
-                // The metadata does not take it now, and would not take the others'.
-                if matches!(error, MemberError::Metadata(_)) {
-                    break;
+        stream::iter(work.into_iter().take(REPAIRS))
+            .for_each_concurrent(AT_ONCE, |(queue, strangers, ghosts)| async move {
+                if let Err(error) = self.repair_record(&queue, &strangers, &ghosts).await {
+                    tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "the queue's record is not repaired yet");
                 }
-            }
-        }
+            })
+            .await;
         now
     }
 
@@ -165,15 +175,13 @@ impl Broker {
             tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %uid, "the queue's record lacks a member: it is removed from the group");
             self.order(&target, Order::Remove { uid: uid.0 }, REMOVE_TIME).await?;
         }
-        let status = self.queues.status(queue.group);
-        let gone = |uid: MemberUid| {
-            ghosts.contains(&uid) && status.as_ref().is_some_and(|s| s.membership.member(uid).is_none())
-        };
         if !ghosts.is_empty() {
             tracing::warn!(queue = %queue.name, vhost = %queue.vhost, ?ghosts, "the group lacks members of the queue's record: they are removed from it");
         }
         self.write_record(&target, |record| {
-            record.members.retain(|m| !gone(m.uid));
+            // Whoever does not lead any more knows an old membership, and is not the leader.
+            let Some(status) = self.queues.status(queue.group).filter(|s| s.role == Role::Leader) else { return };
+            record.members.retain(|m| !ghosts.contains(&m.uid) || status.membership.member(m.uid).is_some());
             record.leader = Some(self.me);
         })
         .await
@@ -183,35 +191,37 @@ impl Broker {
     /// Answers whether another round may find more to do.
     async fn reconcile_members(&self, settings: &Reconciliation) -> bool {
         let nodes = self.metadata.nodes();
-        let mut changed = 0;
+        let (mut tried, mut changed) = (0, false);
         for (queue, status) in self.led_here().collect::<Vec<_>>() {
-            let settled = status.membership.members.len() == status.membership.voters().count()
-                && differences(&queue, &status) == Differences::default();
+            let in_record = |uid| queue.members.iter().any(|m| m.uid == uid);
+            let settled = status.membership.members.iter().all(|m| m.role == MemberRole::Voter && in_record(m.uid))
+                && queue.members.len() == status.membership.members.len();
             if !settled {
                 continue;
             }
-            if changed >= ROUND {
+            if tried >= ROUND {
                 return true;
             }
             let gone = queue.members.iter().find(|m| !nodes.iter().any(|n| n.id == m.node));
             let outcome = if let Some(gone) = gone.filter(|_| settings.auto_remove && queue.members.len() > 1) {
                 self.remove_for_good(&queue, gone.uid).await
-            } else if let Some(name) = self.node_to_grow_to(&queue, settings) {
+            } else if let Some(name) = self.node_to_grow_to(&queue, status.version, settings) {
                 self.grow(&queue, &name).await
             } else {
                 continue;
             };
-            changed += 1;
+            tried += 1;
             match outcome {
                 Ok(()) => {
-                    tracing::info!(queue = %queue.name, vhost = %queue.vhost, "the queue's members were reconciled")
+                    changed = true;
+                    tracing::info!(queue = %queue.name, vhost = %queue.vhost, "the queue's members were reconciled");
                 }
                 Err(error) => {
                     tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "the queue's members are not reconciled yet");
                 }
             }
         }
-        changed > 0
+        changed
     }
 
     async fn grow(&self, queue: &Queue, name: &str) -> Result<(), MemberError> {
@@ -227,7 +237,7 @@ impl Broker {
 
     /// The running node that a queue with too few members is to have its next one on: the one with the fewest. A queue
     /// with an odd number of members gets one more only where there is a node for a second.
-    fn node_to_grow_to(&self, queue: &Queue, settings: &Reconciliation) -> Option<String> {
+    fn node_to_grow_to(&self, queue: &Queue, version: MachineVersion, settings: &Reconciliation) -> Option<String> {
         let arguments = FieldTable::decode_bare(&queue.arguments).unwrap_or_default();
         let target = settings.target_size.max(arguments::target_group_size(&arguments))?;
         let size = queue.members.len();
@@ -236,7 +246,10 @@ impl Broker {
         }
         let has = |node: NodeId| queue.members.iter().any(|m| m.node == node);
         let nodes = self.metadata.nodes();
-        let free: Vec<_> = nodes.iter().filter(|n| !has(n.id) && self.links.is_up(n.id)).collect();
+        let free: Vec<_> = nodes
+            .iter()
+            .filter(|n| !has(n.id) && self.links.is_up(n.id) && self.knows_version(n.id, version))
+            .collect();
         if size % 2 == 1 && free.len() < 2 {
             return None;
         }
@@ -257,6 +270,10 @@ impl Broker {
 
 #[cfg(test)]
 mod tests {
+    use warren_metastore::records;
+    use warren_proto::ids::Incarnation;
+    use warren_raft::log_store::Member;
+
     use super::*;
 
     fn found(strangers: &[u64], ghosts: &[u64]) -> Differences {
@@ -270,8 +287,7 @@ mod tests {
         let mut acted = Vec::new();
         for look in seen {
             let mut now = Doubts::default();
-            let again = Differences { strangers: look.strangers.clone(), ghosts: look.ghosts.clone() };
-            acted.push(now.lasting(&before, GroupId(1), again));
+            acted.push(now.lasting(&before, GroupId(1), look.clone()));
             before = now;
         }
         acted
@@ -287,5 +303,21 @@ mod tests {
         // Only looks in a row count, and each member for itself.
         assert_eq!(looks(&[found(&[1], &[]), none(), found(&[1], &[])])[2], none());
         assert_eq!(looks(&[found(&[1], &[]), found(&[3], &[])])[1], none());
+    }
+
+    #[test]
+    fn a_member_that_its_node_replaces_is_no_difference() {
+        let recorded = |uid, node| records::Member {
+            uid: MemberUid(uid),
+            node: NodeId(node),
+            node_incarnation: Incarnation(1),
+            joined: true,
+        };
+        let member = |uid, node| Member { uid: MemberUid(uid), node: NodeId(node), role: MemberRole::Voter };
+        let members = vec![recorded(1, 1), recorded(22, 2), recorded(4, 4), recorded(5, 5)];
+        let record = Queue { members, ..Queue::default() };
+        let group = Membership::founding(vec![member(1, 1), member(2, 2), member(3, 3)]);
+        // Node 2 replaces its member, 3 has one too many, 4 was removed, 5 is away and may be joining.
+        assert_eq!(differences(&record, &group, |node| node == NodeId(5)), found(&[3], &[4]));
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use warren_metastore::records::{self, Queue};
 use warren_proto::ids::{GroupId, MemberUid};
+use warren_raft::runtime::HostError;
 use warren_raft::storage::RocksStore;
 
 use crate::cluster::identity_file::random_u64;
@@ -27,12 +28,14 @@ pub(crate) struct Quarantine {
     damaged: Mutex<BTreeSet<GroupId>>,
     /// Groups without a queue, and since when that is known.
     unknown: Mutex<BTreeMap<GroupId, Instant>>,
+    /// Those that are to be set aside.
+    due: Mutex<Vec<GroupId>>,
 }
 
 impl Quarantine {
     /// Sets data of `store` aside in `folder`.
     pub fn new(store: Arc<RocksStore>, folder: PathBuf) -> Self {
-        Quarantine { store, folder, damaged: Mutex::default(), unknown: Mutex::default() }
+        Quarantine { store, folder, damaged: Mutex::default(), unknown: Mutex::default(), due: Mutex::default() }
     }
 
     /// A group's data here cannot be read. False: that was known.
@@ -59,7 +62,23 @@ impl Quarantine {
 }
 
 impl Broker {
-    /// Groups of this node whose queues the metadata does not know stop at once. Their data is set aside if that stays so, and
+    /// The files in this node's quarantine, in order of their names, with their sizes in bytes.
+    pub fn quarantined(&self) -> std::io::Result<Vec<(PathBuf, u64)>> {
+        let folder = match std::fs::read_dir(&self.quarantine.folder) {
+            Ok(folder) => folder,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut files = Vec::new();
+        for file in folder {
+            let file = file?;
+            files.push((file.path(), file.metadata()?.len()));
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    /// Groups of this node whose queues the metadata does not know stop at once. Their data is to be set aside if that stays so, and
     /// while none of the changes that wait, if any do, can be their deletion.
     pub(crate) async fn quarantine_unknown(&self, settled: bool) {
         let mut local = self.queues.groups();
@@ -83,7 +102,15 @@ impl Broker {
             let _ = self.queues.close_group(*group);
         }
         let long = self.quarantine.unknown_for_long(&unknown);
-        for group in long.into_iter().filter(|_| settled) {
+        if settled {
+            *self.quarantine.due.lock() = long;
+        }
+    }
+
+    /// Sets the data aside that has belonged to no queue for long enough. Takes as long as copying it does.
+    pub(crate) async fn set_unknown_aside(&self) {
+        let due = std::mem::take(&mut *self.quarantine.due.lock());
+        for group in due.into_iter().filter(|group| self.metadata.queue_of_group(*group).is_none()) {
             if self.set_aside(group, "no queue is known that it belongs to").await {
                 self.quarantine.unknown.lock().remove(&group);
             }
@@ -112,7 +139,13 @@ impl Broker {
             let (file, rows, unreadable) = (set.file.display(), set.rows, set.unreadable);
             tracing::warn!(%group, why, %file, rows, unreadable, "a group's data is in quarantine");
         }
-        let _ = self.queues.remove_group(group).await;
+        match self.queues.remove_group(group).await {
+            Ok(()) | Err(HostError::NoSuchGroup) => {}
+            Err(error) => {
+                tracing::warn!(%group, %error, "a group's data is in quarantine and not removed yet");
+                return false;
+            }
+        }
         self.quarantine.damaged.lock().remove(&group);
         true
     }

@@ -95,6 +95,7 @@ pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedRe
             tending = Some(tokio::spawn(async move {
                 tokio::time::sleep(pause).await;
                 broker.complete_members().await;
+                broker.set_unknown_aside().await;
                 if pause.is_zero() { broker.repair_records(doubts).await } else { doubts }
             }));
         }

@@ -9,7 +9,7 @@ use super::membership::conf_change;
 use super::output::{ChangeError, Event, MemberChange};
 use super::shared::Shared;
 use crate::log_store::{GroupRecord, HardState, Member, MemberRole, Membership, Write};
-use crate::machine::StateMachine;
+use crate::machine::{Role, StateMachine};
 
 /// The membership of a group whose log ends at `last_index` and of which only `uid` is left.
 fn only(uid: MemberUid, node: NodeId, last_index: u64) -> Membership {
@@ -28,12 +28,28 @@ pub fn make_alone(record: &GroupRecord, node: NodeId) -> Vec<Write> {
 }
 
 impl<M: StateMachine> Group<M> {
+    /// What made this member the only one is not in the log: whoever joined and replayed it would count the members that
+    /// are lost. So the leader takes a snapshot first, which has the new membership, and gives nobody the log before it.
+    pub fn settle_alone(&mut self, shared: &mut Shared) {
+        if !self.alone || self.role != Role::Leader {
+            return;
+        }
+        if self.snapshot_index() > self.state.membership.index {
+            let applied = self.state.applied;
+            self.raw.mut_store().trim(applied, 0);
+            self.alone = false;
+        } else {
+            self.maybe_snapshot(true, shared);
+        }
+    }
+
     /// Makes this member the only one of its group, and has it lead. Refused where the group has a leader.
     pub fn make_alone(&mut self, shared: &mut Shared) -> Result<(), ChangeError> {
         if self.stop.is_some() {
             return Err(ChangeError::NoSuchGroup);
         }
-        if self.leader.is_some() || self.is_raft_leader() || self.installing.is_some() {
+        let led = self.raw.raft.leader_id != raft::INVALID_ID;
+        if led || self.is_raft_leader() || self.installing.is_some() {
             return Err(ChangeError::NotPermitted);
         }
         let next = only(self.me, shared.config.node, self.last_index());
@@ -54,6 +70,7 @@ impl<M: StateMachine> Group<M> {
             }
         }
         tracing::warn!(group = self.id.0, last_index = next.index, "this member is made the only one of its group");
+        self.alone = true;
         self.state.membership = next.clone();
         // There is nobody left from whom it could have what its disk lost.
         if self.amnesia.take().is_some() {

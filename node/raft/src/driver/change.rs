@@ -41,6 +41,9 @@ impl<M: StateMachine> Group<M> {
         }
         let raft = &self.raw.raft;
         let membership = &self.state.membership;
+        if self.alone {
+            return Err(ChangeError::NotPermitted);
+        }
         if raft.has_pending_conf() || membership.is_joint() || raft.lead_transferee.is_some() || change.is_empty() {
             return Err(ChangeError::NotPermitted);
         }

@@ -64,7 +64,8 @@ pub struct DriverConfig {
     pub snapshot_tick_bytes: u64,
     /// Snapshot transfers that the driver's groups have under way at once.
     pub max_transfers: usize,
-    /// Bytes of state of the transfers under way, which are in memory; a larger state goes alone.
+    /// Bytes of state of the transfers under way, which are in memory. A state of more than half of it begins while half of
+    /// it is free.
     pub max_transfer_bytes: u64,
     /// Ticks without progress after which a snapshot transfer has failed.
     pub snapshot_stall_ticks: u64,

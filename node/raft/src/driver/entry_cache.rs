@@ -25,7 +25,8 @@ pub struct EntryCache {
 /// The cached entries of a group, and what they cost.
 #[derive(Default)]
 struct Cached {
-    entries: VecDeque<(u64, Batch)>,
+    /// Index, batch, cost.
+    entries: VecDeque<(u64, Batch, usize)>,
     bytes: usize,
 }
 
@@ -66,10 +67,10 @@ impl EntryCache {
         let mut part = self.part(group).write();
         let part = &mut *part;
         let cached = part.groups.entry(group).or_default();
-        if cached.entries.back().is_some_and(|(last, _)| *last >= index) {
+        if cached.entries.back().is_some_and(|(last, ..)| *last >= index) {
             return;
         }
-        cached.entries.push_back((index, batch));
+        cached.entries.push_back((index, batch, cost));
         cached.bytes += cost;
         part.order.push_back((group, index, cost));
         part.bytes += cost;
@@ -78,11 +79,11 @@ impl EntryCache {
             let Some((group, index, cost)) = part.order.pop_front() else { break };
             part.bytes -= cost;
             if let Some(Cached { entries, bytes }) = part.groups.get_mut(&group) {
-                while entries.front().is_some_and(|(i, _)| *i <= index) {
-                    entries.pop_front();
+                // None where the place is that of a member that was here before.
+                while let Some((_, _, cost)) = entries.pop_front_if(|(i, ..)| *i <= index) {
+                    *bytes -= cost;
+                    part.alive -= cost;
                 }
-                *bytes -= cost;
-                part.alive -= cost;
                 if entries.is_empty() {
                     part.groups.remove(&group);
                 }
@@ -103,8 +104,8 @@ impl EntryReader for EntryCache {
     fn cached(&self, group: GroupId, index: u64) -> Option<Batch> {
         let part = self.part(group).read();
         let entries = &part.groups.get(&group)?.entries;
-        let at = entries.partition_point(|(i, _)| *i < index);
-        entries.get(at).filter(|(i, _)| *i == index).map(|(_, batch)| batch.clone())
+        let at = entries.partition_point(|(i, ..)| *i < index);
+        entries.get(at).filter(|(i, ..)| *i == index).map(|(_, batch, _)| batch.clone())
     }
 
     fn read(&self, group: GroupId, indexes: &[u64]) -> Result<Vec<Option<Batch>>, ReadError> {
@@ -152,6 +153,9 @@ mod tests {
         assert_eq!(cache.bytes(), (5 * (100 + OVERHEAD), 10 * (100 + OVERHEAD)));
         cache.remove(GroupId(1));
         assert_eq!(cache.bytes().0, 0);
+        // Another member of the same group comes, with lower indexes.
+        cache.insert(GroupId(1), 2, batch(), 100);
+        assert_eq!(cache.bytes().0, 100 + OVERHEAD);
         for index in 1..=20 {
             cache.insert(GroupId(2), index, batch(), 100);
         }

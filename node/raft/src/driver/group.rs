@@ -88,6 +88,8 @@ pub(crate) struct Group<M: StateMachine> {
     pub commit_mark: CommitMark,
     /// The tick of the last append.
     pub last_append: u64,
+    /// Made the only one of its group, which neither the log nor a snapshot says yet.
+    pub alone: bool,
     /// The machine was told that the group stopped.
     pub stopped: bool,
     /// Whether the driver has it in its list of groups with work.
@@ -152,6 +154,7 @@ impl<M: StateMachine> Group<M> {
             next_machine_tick: 0,
             commit_mark: CommitMark::default(),
             last_append: shared.tick,
+            alone: false,
             stopped: false,
             dirty: false,
         };
@@ -211,6 +214,7 @@ impl<M: StateMachine> Group<M> {
                 return false;
             }
             self.update_role(shared);
+            self.settle_alone(shared);
             self.propose_waiting(shared);
             self.ask_reads();
             self.announce_commit();

@@ -159,6 +159,7 @@ impl<M: StateMachine> Group<M> {
         let last = log.last_index();
         self.stop.is_none()
             && self.amnesia.is_none()
+            && !self.alone
             && (log.committed, log.persisted, self.state.applied) == (last, last, last)
             && self.queue.is_empty()
             && self.reads.is_idle()

@@ -130,8 +130,9 @@ impl<M: StateMachine> Driver<M> {
         let rebuilt = catch_unwind(AssertUnwindSafe(|| rebuild(&*store, &record, machine, &cx)));
         let rebuilt = rebuilt.map_err(|panic| OpenError::Machine(panic_text(&*panic)))??;
         let Rebuilt { mut state, commit, replayed, blocked } = rebuilt;
-        // Equal where the member was made the only one of its group right after a change.
-        if record.membership.index >= state.membership.index {
+        // What differs from what the log says is that the member was made the only one of its group.
+        let alone = record.membership.index >= state.membership.index && record.membership != state.membership;
+        if alone {
             state.membership = record.membership;
         }
         let known = record.hard_state.commit;
@@ -146,6 +147,7 @@ impl<M: StateMachine> Driver<M> {
         self.open(record.group, record.me, state, hard, snapshot, (last, last_term))?;
         self.with(record.group, |group, shared| {
             group.count_applied(replayed);
+            group.alone = alone;
             if let Some(version) = blocked {
                 group.stop_on_version(version, shared);
             }

@@ -69,8 +69,10 @@ impl<M: StateMachine> Group<M> {
             return;
         };
         self.sending.retain(|s| s.uid != uid);
-        let crowded = shared.sending >= shared.config.max_transfers
-            || (shared.sending > 0 && shared.sending_bytes + meta.state_len > shared.config.max_transfer_bytes);
+        // A state larger than all of it goes beside a few small ones.
+        let most = shared.config.max_transfer_bytes;
+        let room = most.saturating_sub(shared.sending_bytes);
+        let crowded = shared.sending >= shared.config.max_transfers || meta.state_len.min(most / 2) > room;
         if crowded {
             // Others are first. The pauses differ, so that not all come again in one tick.
             let pause = FIRST_PAUSE / 2 + (self.id.0 ^ uid) % FIRST_PAUSE;

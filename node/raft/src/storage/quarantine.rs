@@ -36,19 +36,35 @@ impl RocksStore {
     pub fn set_aside(&self, group: GroupId, folder: &Path) -> Result<Quarantined, StoreError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let file = folder.join(format!("group-{:016x}-{now}.{EXTENSION}", group.0));
-        let failed = |error: io::Error| StoreError::Write(format!("{}: {error}", file.display()));
-        fs::create_dir_all(folder).map_err(failed)?;
-        let mut out = Rows { out: BufWriter::new(File::create_new(&file).map_err(failed)?), rows: 0, unreadable: 0 };
-        out.out.write_all(MAGIC).map_err(failed)?;
-        self.rows_of_meta(group, &mut out).map_err(failed)?;
+        // One name for all attempts: what a crash left of one is overwritten by the next.
+        let part = folder.join(format!("group-{:016x}.part", group.0));
+        let written = self.write_rows(group, folder, &part).and_then(|counts| {
+            fs::rename(&part, &file)?;
+            File::open(folder)?.sync_all()?;
+            Ok(counts)
+        });
+        match written {
+            Ok((rows, unreadable)) => Ok(Quarantined { file, rows, unreadable }),
+            Err(error) => {
+                // A disk that is full needs the room.
+                let _ = fs::remove_file(&part);
+                Err(StoreError::Write(format!("{}: {error}", file.display())))
+            }
+        }
+    }
+
+    /// Answers how many rows were written, and how many could not be read.
+    fn write_rows(&self, group: GroupId, folder: &Path, file: &Path) -> io::Result<(u64, u64)> {
+        fs::create_dir_all(folder)?;
+        let mut out = Rows { out: BufWriter::new(File::create(file)?), rows: 0, unreadable: 0 };
+        out.out.write_all(MAGIC)?;
+        self.rows_of_meta(group, &mut out)?;
         let chunks = (group.0.to_be_bytes().to_vec(), group.0.saturating_add(1).to_be_bytes().to_vec());
-        self.rows_between(keys::SNAP, chunks, &mut out).map_err(failed)?;
-        self.rows_of_log(group, &mut out).map_err(failed)?;
+        self.rows_between(keys::SNAP, chunks, &mut out)?;
+        self.rows_of_log(group, &mut out)?;
         let (rows, unreadable) = (out.rows, out.unreadable);
-        let written = out.out.into_inner().map_err(io::IntoInnerError::into_error);
-        written.and_then(|written| written.sync_all()).map_err(failed)?;
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
-        Ok(Quarantined { file, rows, unreadable })
+        out.out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        Ok((rows, unreadable))
     }
 
     /// The member of a group here; `None` where there is none or its record cannot be read.

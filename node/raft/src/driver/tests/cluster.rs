@@ -417,6 +417,14 @@ impl Cluster {
         (0..self.nodes.len()).find(|n| membership.member(self.nodes[*n].uid).is_none())
     }
 
+    /// Starts a node that lost what it had: with another member, which begins with the members that it is told.
+    pub fn start_anew(&mut self, node: usize, members: Vec<Member>) {
+        self.start(node);
+        self.driver(node).remove_group(GROUP);
+        self.nodes[node].uid.0 += 100;
+        self.create_with(node, members, false);
+    }
+
     /// One step of replacing a node's member by a new one: removes it, or where it is removed, adds the next.
     pub fn replace(&mut self, node: usize) {
         let Some(leader) = self.leader().filter(|l| *l != node) else { return };

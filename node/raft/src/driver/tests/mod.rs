@@ -502,6 +502,37 @@ fn a_member_left_alone_serves_once_it_is_made_the_only_one_and_still_after_a_res
 }
 
 #[test]
+fn who_joins_a_member_that_was_left_alone_does_not_count_those_that_are_lost() {
+    for restarts in [false, true] {
+        let (mut c, left) = one_of_four(950);
+        c.run(5_000);
+        c.driver(left).make_alone(GROUP).unwrap();
+        c.poll(left);
+        if restarts {
+            c.run(1);
+            c.crash(left);
+            c.start(left);
+        }
+        serves_alone(&mut c, left);
+        // A node that lost its data joins as another member, and is told the founders, as the broker does.
+        let founders = c.voters(3);
+        c.start_anew(2, founders);
+        let new = Member { uid: c.nodes[2].uid, node: c.nodes[2].id, role: MemberRole::Promotable { target: 0 } };
+        for _ in 0..100 {
+            c.driver(left).change_members(GROUP, 7, vec![MemberChange::Add(new)]);
+            c.poll(left);
+            c.run(100);
+        }
+        c.run_until(20_000, |c| {
+            c.status(2).is_some_and(|s| s.membership.member(new.uid).is_some_and(|m| m.role == MemberRole::Voter))
+        });
+        let voters: Vec<MemberUid> = c.status(2).unwrap().membership.voters().map(|m| m.uid).collect();
+        assert_eq!(voters, [c.nodes[left].uid, new.uid], "restarts: {restarts}");
+        assert_eq!(c.machine(2).pushed, 30);
+    }
+}
+
+#[test]
 fn a_stopped_member_is_made_the_only_one_on_its_disk() {
     let (mut c, left) = one_of_four(77);
     c.crash(left);
