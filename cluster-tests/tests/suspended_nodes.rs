@@ -72,3 +72,35 @@ fn nodes_that_stand_still_for_a_moment_again_and_again_are_in_step_soon_after() 
     });
     load.finish();
 }
+
+#[test]
+fn publishes_under_way_when_the_leader_cannot_be_reached_are_all_confirmed_in_order_and_once() {
+    const COUNT: u32 = 1_000;
+    let cluster = Cluster::start(3);
+    for (round, silence) in [1, 4].into_iter().enumerate() {
+        let queue = format!("cut-{round}");
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let (_first, first) = amqp::confirm_channel(&cluster[0]).await.unwrap();
+            amqp::declare_quorum(&first, &queue).await.unwrap();
+            assert_eq!(cluster.leader_of(&queue), Some(0));
+            let (_second, second) = amqp::confirm_channel(&cluster[1]).await.unwrap();
+            let mut answers = Vec::new();
+            for number in 0..COUNT {
+                if number == COUNT / 2 {
+                    signal(&cluster[0], "-STOP");
+                }
+                answers.push(amqp::answer(&second, &queue, number.to_string().as_bytes()).await.unwrap());
+            }
+            tokio::time::sleep(Duration::from_secs(silence)).await;
+            signal(&cluster[0], "-CONT");
+            for (number, answer) in answers.into_iter().enumerate() {
+                let answered = tokio::time::timeout(Duration::from_secs(30), answer).await;
+                assert!(answered.expect("it is answered").unwrap().is_ack(), "{number}");
+            }
+            let (_third, third) = amqp::confirm_channel(&cluster[2]).await.unwrap();
+            let bodies = amqp::drain(&third, &queue).await.unwrap();
+            let numbers: Vec<u32> = bodies.iter().map(|b| String::from_utf8_lossy(b).parse().unwrap()).collect();
+            assert!(numbers.iter().copied().eq(0..COUNT), "{numbers:?}");
+        });
+    }
+}

@@ -2,7 +2,7 @@
 //! of their own, never just deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,18 @@ use crate::operations::members::MemberError;
 /// applied a moment ago are on their way.
 const UNKNOWN_FOR: Duration = Duration::from_secs(10);
 
+/// How long data stays in quarantine.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The files of a folder; none where there is no folder.
+fn files_in(folder: &Path) -> std::io::Result<Vec<std::fs::DirEntry>> {
+    match std::fs::read_dir(folder) {
+        Ok(files) => files.collect(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
 /// What is known of such data, and where it goes.
 pub(crate) struct Quarantine {
     store: Arc<RocksStore>,
@@ -30,12 +42,21 @@ pub(crate) struct Quarantine {
     unknown: Mutex<BTreeMap<GroupId, Instant>>,
     /// Those that are to be set aside.
     due: Mutex<Vec<GroupId>>,
+    /// Groups whose data here is of a member that was replaced while this node was away.
+    foreign: Mutex<BTreeSet<GroupId>>,
 }
 
 impl Quarantine {
     /// Sets data of `store` aside in `folder`.
     pub fn new(store: Arc<RocksStore>, folder: PathBuf) -> Self {
-        Quarantine { store, folder, damaged: Mutex::default(), unknown: Mutex::default(), due: Mutex::default() }
+        Quarantine {
+            store,
+            folder,
+            damaged: Mutex::default(),
+            unknown: Mutex::default(),
+            due: Mutex::default(),
+            foreign: Mutex::default(),
+        }
     }
 
     /// A group's data here cannot be read. False: that was known.
@@ -46,6 +67,28 @@ impl Quarantine {
     /// Whether a group's data here cannot be read.
     pub fn is_damaged(&self, group: GroupId) -> bool {
         self.damaged.lock().contains(&group)
+    }
+
+    /// A group's data here is of a member that was replaced.
+    pub fn note_foreign(&self, group: GroupId) {
+        self.foreign.lock().insert(group);
+    }
+
+    /// Whether there is such data.
+    pub fn has_foreign(&self) -> bool {
+        !self.foreign.lock().is_empty()
+    }
+
+    /// Deletes what has been in quarantine for [`KEPT`].
+    fn expire(&self) -> std::io::Result<()> {
+        for file in files_in(&self.folder)? {
+            let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
+            if age >= KEPT {
+                std::fs::remove_file(file.path())?;
+                tracing::warn!(file = %file.path().display(), "seven days are over: data is deleted from the quarantine");
+            }
+        }
+        Ok(())
     }
 
     fn damaged(&self) -> Vec<GroupId> {
@@ -64,18 +107,24 @@ impl Quarantine {
 impl Broker {
     /// The files in this node's quarantine, in order of their names, with their sizes in bytes.
     pub fn quarantined(&self) -> std::io::Result<Vec<(PathBuf, u64)>> {
-        let folder = match std::fs::read_dir(&self.quarantine.folder) {
-            Ok(folder) => folder,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
         let mut files = Vec::new();
-        for file in folder {
-            let file = file?;
+        for file in files_in(&self.quarantine.folder)? {
             files.push((file.path(), file.metadata()?.len()));
         }
         files.sort();
         Ok(files)
+    }
+
+    /// Sets the data of members aside that were replaced while this node was away, and starts the new ones.
+    pub(crate) async fn set_foreign_aside(&self) {
+        let foreign = std::mem::take(&mut *self.quarantine.foreign.lock());
+        for group in foreign {
+            if !self.set_aside(group, "it is of a member that was replaced").await {
+                self.quarantine.note_foreign(group);
+            } else if let Some(queue) = self.metadata.queue_of_group(group) {
+                self.start_here(&queue).await;
+            }
+        }
     }
 
     /// Groups of this node whose queues the metadata does not know stop at once. Their data is to be set aside if that stays so, and
@@ -107,8 +156,11 @@ impl Broker {
         }
     }
 
-    /// Sets the data aside that has belonged to no queue for long enough. Takes as long as copying it does.
+    /// Deletes what has been set aside for long, and sets the data aside that has belonged to no queue for long enough. Takes as long as copying it does.
     pub(crate) async fn set_unknown_aside(&self) {
+        if let Err(error) = self.quarantine.expire() {
+            tracing::warn!(%error, "the quarantine's old files cannot be deleted");
+        }
         let due = std::mem::take(&mut *self.quarantine.due.lock());
         for group in due.into_iter().filter(|group| self.metadata.queue_of_group(*group).is_none()) {
             if self.set_aside(group, "no queue is known that it belongs to").await {
@@ -170,5 +222,31 @@ impl Broker {
             true => Ok(()),
             false => Err(MemberError::Metadata("the old data could not be set aside".into())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::SystemTime;
+
+    use warren_raft::storage::StoreConfig;
+
+    use super::*;
+
+    #[test]
+    fn what_was_set_aside_is_deleted_after_seven_days() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(RocksStore::open(folder.path().join("queues"), StoreConfig::queues()).unwrap());
+        let quarantine = Quarantine::new(store, folder.path().join("quarantine"));
+        quarantine.expire().unwrap();
+        std::fs::create_dir(&quarantine.folder).unwrap();
+        for (name, days) in [("old", 8), ("new", 6)] {
+            let file = File::create(quarantine.folder.join(name)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(days * 24 * 3600)).unwrap();
+        }
+        quarantine.expire().unwrap();
+        let left: Vec<_> = files_in(&quarantine.folder).unwrap().iter().map(std::fs::DirEntry::file_name).collect();
+        assert_eq!(left, ["new"]);
     }
 }

@@ -84,6 +84,9 @@ pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedRe
                 complete = Some(Duration::ZERO);
             }
         }
+        if broker.quarantine.has_foreign() {
+            complete = complete.or(Some(Duration::from_millis(1)));
+        }
         if let Some(pause) = complete
             && tending.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
         {
@@ -95,6 +98,7 @@ pub async fn run(broker: std::sync::Weak<Broker>, mut changes: mpsc::UnboundedRe
             tending = Some(tokio::spawn(async move {
                 tokio::time::sleep(pause).await;
                 broker.complete_members().await;
+                broker.set_foreign_aside().await;
                 broker.set_unknown_aside().await;
                 if pause.is_zero() { broker.repair_records(doubts).await } else { doubts }
             }));
@@ -112,11 +116,20 @@ impl Broker {
         }
     }
 
-    /// Ends this node's member where the queue has none here any more, or another one, and starts what is missing.
+    /// Ends this node's member where the queue has none here any more, and starts what is missing. Where the queue has
+    /// another member here, this node was away when its own was replaced: what it has is set aside first.
     async fn follow_members(&self, queue: &Queue) {
         let own = queue.members.iter().find(|m| m.node == self.me).map(|m| m.uid);
         let local = self.queues.status(queue.group).map(|s| s.me);
         if queue.kind == QueueKind::Quorum && local.is_some() && local != own {
+            if own.is_some() {
+                tracing::warn!(queue = %queue.name, vhost = %queue.vhost, "this node's member was replaced by another one");
+                if let Err(error) = self.queues.close_group(queue.group) {
+                    tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "the old member is not stopped yet");
+                }
+                self.quarantine.note_foreign(queue.group);
+                return;
+            }
             tracing::info!(queue = %queue.name, vhost = %queue.vhost, "this node's member was removed from the queue");
             self.end_here(queue.group).await;
         }
