@@ -11,9 +11,13 @@ use tempfile::TempDir;
 use crate::disk::{self, LoopDisk};
 use crate::node::{Node, Stop};
 use crate::ports::Claim;
+use crate::wait_for;
 
 /// Longest time that a node may take from its start until it serves clients. Generous: the machine may be busy.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// Longest time that a queue may be without a leader.
+const LEADER_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a test wants of its cluster beyond the number of nodes.
 #[derive(Default)]
@@ -182,6 +186,11 @@ impl Cluster {
     /// The folder that holds the nodes' folders, for a test's own files.
     pub fn folder(&self) -> PathBuf {
         self.folder.as_ref().map(|folder| folder.path().to_owned()).unwrap_or_default()
+    }
+
+    /// Waits until the queue has a leader; the index of its node.
+    pub fn wait_leader(&self, queue: &str) -> usize {
+        wait_for("the queue to have a leader", LEADER_LIMIT, || self.leader_of(queue))
     }
 
     /// The index of the node that leads the queue's group, asked of any running node.

@@ -30,6 +30,11 @@ pub use program::{Program, Running, Verdict, clients_folder};
 
 use std::time::{Duration, Instant};
 
+/// What runs a test's asynchronous clients.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Runtime::new().expect("a runtime can be started")
+}
+
 /// Tries until it gets a value, or panics saying what it waited for.
 pub fn wait_for<T>(what: &str, limit: Duration, mut attempt: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;

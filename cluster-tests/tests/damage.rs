@@ -6,15 +6,11 @@ use std::time::Duration;
 
 use lapin::Channel;
 use warren_cluster_tests::table_files::{flip_in_first_block, table_files};
-use warren_cluster_tests::{Cluster, Node, Setup, Stop, amqp, wait_for};
+use warren_cluster_tests::{Cluster, Node, Setup, Stop, amqp, runtime, wait_for};
 
 /// The exit status of a node that somebody has to do something about.
 const NEEDS_SOMEBODY: i32 = 78;
 const SOON: Duration = Duration::from_secs(60);
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Runtime::new().expect("a runtime can be started")
-}
 
 /// Declares the queue and publishes numbers to it, each of which must be confirmed.
 async fn fill(channel: &Channel, queue: &str, count: u32) {

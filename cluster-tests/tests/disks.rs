@@ -5,17 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lapin::Channel;
-use warren_cluster_tests::{Cluster, DiskFault, Load, Setup, Stop, amqp, rounds, wait_for};
+use warren_cluster_tests::{Cluster, DiskFault, Load, Setup, Stop, amqp, rounds, runtime, wait_for};
 
 /// The exit status of a node that stopped since its log cannot be written.
 const LOG_FAILED: i32 = 74;
 
 /// How long a node may take from the failure to its end. A second is asked for; the machine may be busy.
 const END_LIMIT: Duration = Duration::from_secs(5);
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Runtime::new().expect("a runtime can be started")
-}
 
 /// Publishes numbers from `first` on and awaits each answer, until one is not confirmed or `most` are. Gives back how many
 /// were.
@@ -48,10 +44,6 @@ fn ends_for_its_log(cluster: &mut Cluster, index: usize, limit: Duration) -> Dur
     let log = cluster[index].log();
     assert!(log.contains("the log cannot be written"), "the log does not say why: {log}");
     started.elapsed()
-}
-
-fn leader(cluster: &Cluster, queue: &str) -> usize {
-    wait_for("the queue to have a leader", Duration::from_secs(30), || cluster.leader_of(queue))
 }
 
 #[test]
@@ -87,7 +79,7 @@ fn failed_syncs_under_load_lose_nothing_confirmed() {
     let mut cluster = Setup::new().faulty_disks().start(3);
     let load = Load::start(&cluster, "failed-syncs");
     for _ in 0..rounds(3) {
-        let victim = leader(&cluster, "failed-syncs");
+        let victim = cluster.wait_leader("failed-syncs");
         cluster[victim].break_disk(DiskFault::FailOneSync);
         ends_for_its_log(&mut cluster, victim, END_LIMIT);
         cluster.restart(victim);
@@ -218,7 +210,7 @@ fn a_disk_that_stalls_costs_the_leadership_and_in_the_end_the_process() {
     assert_eq!(published, 20);
 
     // A stall that ends in time costs no more than the leadership.
-    let first = leader(&cluster, queue);
+    let first = cluster.wait_leader(queue);
     cluster[first].break_disk(DiskFault::Stall);
     let took = confirms_again(&cluster, &runtime, queue, first, &mut published);
     println!("another node confirmed after {took:?}");
@@ -234,7 +226,7 @@ fn a_disk_that_stalls_costs_the_leadership_and_in_the_end_the_process() {
     });
 
     // One that does not end costs the process.
-    let second = leader(&cluster, queue);
+    let second = cluster.wait_leader(queue);
     cluster[second].break_disk(DiskFault::Stall);
     let stalled = Instant::now();
     confirms_again(&cluster, &runtime, queue, second, &mut published);

@@ -4,13 +4,9 @@ use std::fs;
 use std::time::Duration;
 
 use lapin::options::QueueDeleteOptions;
-use warren_cluster_tests::{Cluster, Setup, Stop, amqp, wait_for};
+use warren_cluster_tests::{Cluster, Setup, Stop, amqp, runtime, wait_for};
 
 const SOON: Duration = Duration::from_secs(60);
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Runtime::new().expect("a runtime can be started")
-}
 
 async fn publish(channel: &lapin::Channel, queue: &str, body: &str) {
     let confirmed = amqp::publish(channel, queue, body.as_bytes(), amqp::ANSWER_LIMIT).await;

@@ -2,13 +2,9 @@
 
 use std::time::Duration;
 
-use warren_cluster_tests::{Cluster, Node, Stop, amqp, wait_for};
+use warren_cluster_tests::{Cluster, Node, Stop, amqp, runtime, wait_for};
 
 const SOON: Duration = Duration::from_secs(60);
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Runtime::new().expect("a runtime can be started")
-}
 
 async fn publish_numbers(node: &Node, queue: &str, numbers: std::ops::Range<u32>) {
     let (_connection, channel) = amqp::confirm_channel(node).await.unwrap();

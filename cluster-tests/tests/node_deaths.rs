@@ -2,22 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use warren_cluster_tests::{Cluster, Load, Program, Setup, Stop, amqp, rounds, wait_for};
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Runtime::new().expect("a runtime can be started")
-}
-
-fn leader(cluster: &Cluster, queue: &str) -> usize {
-    wait_for("the queue to have a leader", Duration::from_secs(30), || cluster.leader_of(queue))
-}
+use warren_cluster_tests::{Cluster, Load, Program, Setup, Stop, amqp, rounds, runtime, wait_for};
 
 #[test]
 fn killing_the_leader_again_and_again_loses_no_confirmed_message() {
     let mut cluster = Cluster::start(3);
     let load = Load::start(&cluster, "leader-kills");
     for _ in 0..rounds(20) {
-        let victim = leader(&cluster, "leader-kills");
+        let victim = cluster.wait_leader("leader-kills");
         cluster[victim].stop(Stop::Kill);
         std::thread::sleep(Duration::from_secs(1));
         cluster.restart(victim);

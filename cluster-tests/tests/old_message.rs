@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::FieldTable;
-use warren_cluster_tests::{Cluster, Stop, amqp, wait_for, warren_binary};
+use lapin::{Channel, Connection, Consumer};
+use warren_cluster_tests::{Cluster, Node, Stop, amqp, wait_for, warren_binary};
 
 /// `$WARREN_TEST_PASSING` messages go by, else so many that a log that kept them would be too big: 300 MB.
 fn passing() -> u64 {
@@ -29,6 +30,31 @@ fn bytes_in(folder: &Path) -> u64 {
             Err(_) => 0,
         })
         .sum()
+}
+
+/// Publishes a message into a new queue and consumes it without an acknowledgement, for as long as what is given back lives.
+async fn hold_the_first(node: &Node, queue: &str) -> (Connection, Channel, Consumer) {
+    let (connection, channel) = amqp::confirm_channel(node).await.unwrap();
+    amqp::declare_quorum(&channel, queue).await.unwrap();
+    let confirmed = amqp::publish(&channel, queue, b"the first", amqp::ANSWER_LIMIT).await;
+    assert_eq!(confirmed.unwrap(), Some(true));
+    channel.basic_qos(1, BasicQosOptions::default()).await.unwrap();
+    let options = BasicConsumeOptions::default();
+    let mut consumer = channel.basic_consume(queue.into(), "h".into(), options, FieldTable::default()).await.unwrap();
+    let held = consumer.next().await.expect("a delivery").expect("the connection works");
+    assert_eq!(held.data, b"the first");
+    (connection, channel, consumer)
+}
+
+/// The message comes again, and is acknowledged.
+async fn take_the_first_again(node: &Node, queue: &str) {
+    let (_connection, channel) = amqp::confirm_channel(node).await.unwrap();
+    let options = BasicConsumeOptions::default();
+    let mut consumer = channel.basic_consume(queue.into(), "c".into(), options, FieldTable::default()).await.unwrap();
+    let again = tokio::time::timeout(amqp::ANSWER_LIMIT, consumer.next()).await.expect("it comes again");
+    let again = again.expect("a delivery").expect("the connection works");
+    assert_eq!((again.data.as_slice(), again.redelivered), (b"the first".as_slice(), true));
+    again.acker.ack(BasicAckOptions::default()).await.unwrap();
 }
 
 /// So many messages of 200 bytes go through a queue, by way of the nodes that run.
@@ -59,33 +85,14 @@ fn a_message_that_is_never_acknowledged_does_not_keep_the_log_of_millions_that_p
     let cluster = Cluster::start(3);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let queue = "old";
-    let holder = runtime.block_on(async {
-        let (connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
-        amqp::declare_quorum(&channel, queue).await.unwrap();
-        let confirmed = amqp::publish(&channel, queue, b"the first", amqp::ANSWER_LIMIT).await;
-        assert_eq!(confirmed.unwrap(), Some(true));
-        channel.basic_qos(1, BasicQosOptions::default()).await.unwrap();
-        let options = BasicConsumeOptions::default();
-        let mut consumer =
-            channel.basic_consume(queue.into(), "h".into(), options, FieldTable::default()).await.unwrap();
-        let held = consumer.next().await.expect("a delivery").expect("the connection works");
-        assert_eq!(held.data, b"the first");
-        (connection, channel, consumer)
-    });
+    let holder = runtime.block_on(hold_the_first(&cluster[0], queue));
 
     pass(&cluster, queue, passing());
     wait_small(&cluster, MOST_BYTES);
 
     runtime.block_on(async {
         drop(holder);
-        let (_connection, channel) = amqp::confirm_channel(&cluster[2]).await.unwrap();
-        let options = BasicConsumeOptions::default();
-        let mut consumer =
-            channel.basic_consume(queue.into(), "c".into(), options, FieldTable::default()).await.unwrap();
-        let again = tokio::time::timeout(amqp::ANSWER_LIMIT, consumer.next()).await.expect("it comes again");
-        let again = again.expect("a delivery").expect("the connection works");
-        assert_eq!((again.data.as_slice(), again.redelivered), (b"the first".as_slice(), true));
-        again.acker.ack(BasicAckOptions::default()).await.unwrap();
+        take_the_first_again(&cluster[2], queue).await;
     });
 }
 
@@ -94,23 +101,7 @@ fn a_follower_that_was_away_meanwhile_gets_a_snapshot_and_can_lead() {
     let mut cluster = Cluster::start(3);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let queue = "away";
-    let publish_one = |body: &'static [u8]| {
-        runtime.block_on(async {
-            let (_connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
-            amqp::declare_quorum(&channel, queue).await.unwrap();
-            assert_eq!(amqp::publish(&channel, queue, body, amqp::ANSWER_LIMIT).await.unwrap(), Some(true));
-        });
-    };
-    publish_one(b"the first");
-    let holder = runtime.block_on(async {
-        let (connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
-        channel.basic_qos(1, BasicQosOptions::default()).await.unwrap();
-        let options = BasicConsumeOptions::default();
-        let mut consumer =
-            channel.basic_consume(queue.into(), "h".into(), options, FieldTable::default()).await.unwrap();
-        consumer.next().await.expect("a delivery").expect("the connection works");
-        (connection, channel, consumer)
-    });
+    let holder = runtime.block_on(hold_the_first(&cluster[0], queue));
     cluster[2].stop(Stop::Kill);
     pass(&cluster, queue, 200_000);
     cluster.restart(2);
@@ -124,12 +115,7 @@ fn a_follower_that_was_away_meanwhile_gets_a_snapshot_and_can_lead() {
     cluster[0].ctl_ok(&["transfer_leadership", queue, "w3@localhost"]);
     runtime.block_on(async {
         drop(holder);
-        let (_connection, channel) = amqp::confirm_channel(&cluster[2]).await.unwrap();
-        let options = BasicConsumeOptions::default();
-        let mut consumer =
-            channel.basic_consume(queue.into(), "c".into(), options, FieldTable::default()).await.unwrap();
-        let again = tokio::time::timeout(amqp::ANSWER_LIMIT, consumer.next()).await.expect("it comes again");
-        assert_eq!(again.expect("a delivery").expect("the connection works").data, b"the first");
+        take_the_first_again(&cluster[2], queue).await;
     });
 }
 

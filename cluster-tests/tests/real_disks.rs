@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use lapin::Channel;
-use warren_cluster_tests::{Cluster, Load, Setup, amqp, mounts_are_refused, wait_for};
+use warren_cluster_tests::{Cluster, Load, Setup, amqp, mounts_are_refused, runtime, wait_for};
 
 /// The exit status of a node that stopped since its log cannot be written.
 const LOG_FAILED: i32 = 74;
@@ -19,14 +19,6 @@ fn skipped(test: &str) -> bool {
         let _ = writeln!(io::stderr(), "SKIPPED {test}: {why}");
     }
     refused.is_some()
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Runtime::new().expect("a runtime can be started")
-}
-
-fn leader(cluster: &Cluster, queue: &str) -> usize {
-    wait_for("the queue to have a leader", Duration::from_secs(30), || cluster.leader_of(queue))
 }
 
 /// Publishes the numbers of a range, each of which must be confirmed within the time.
@@ -65,7 +57,7 @@ fn a_leader_whose_file_system_is_frozen_is_replaced_and_takes_part_again_after_t
         amqp::declare_quorum(&channel, queue).await.unwrap();
         publish(&channel, queue, 0..20, amqp::ANSWER_LIMIT).await;
     });
-    let frozen = leader(&cluster, queue);
+    let frozen = cluster.wait_leader(queue);
     cluster.freeze_disk(frozen);
     let began = Instant::now();
     runtime.block_on(async {
@@ -75,7 +67,7 @@ fn a_leader_whose_file_system_is_frozen_is_replaced_and_takes_part_again_after_t
         assert!(began.elapsed() < Duration::from_secs(15));
         publish(&channel, queue, 21..100, amqp::ANSWER_LIMIT).await;
     });
-    assert_ne!(leader(&cluster, queue), frozen);
+    assert_ne!(cluster.wait_leader(queue), frozen);
     std::thread::sleep(Duration::from_secs(30).saturating_sub(began.elapsed()));
     assert!(cluster[frozen].exited().is_none(), "it ended after half a minute");
     cluster.thaw_disk(frozen);
@@ -107,7 +99,7 @@ fn a_freeze_that_lasts_ends_the_node_which_serves_nobody_until_the_thaw() {
         amqp::declare_quorum(&channel, queue).await.unwrap();
         publish(&channel, queue, 0..20, amqp::ANSWER_LIMIT).await;
     });
-    let frozen = leader(&cluster, queue);
+    let frozen = cluster.wait_leader(queue);
     let client = runtime.block_on(amqp::connect(&cluster[frozen])).unwrap();
     cluster.freeze_disk(frozen);
     let began = Instant::now();

@@ -273,10 +273,7 @@ impl Server {
             .seeds
             .iter()
             .map(|seed| Peer { name: seed.node.to_string(), address: address(seed.node.host(), seed.port) });
-        let queues_data = match &settings.raft_data_dir {
-            Some(dir) => dir.join(node.as_str()),
-            None => self.data.node.clone(),
-        };
+        let queues_data = settings.queues_dir(node, &self.data.node);
         NodeConfig {
             name: node.to_string(),
             data: self.data.node.clone(),

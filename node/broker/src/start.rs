@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -357,7 +357,7 @@ fn host_config(config: &NodeConfig, sessions: &Sessions) -> HostConfig {
 /// Refuses to go on without a database that the node had. Where it is the metadata's alone, and others can have it, the node
 /// joins the metadata group again, as a new member, and keeps what it has of queues.
 fn check_databases(identity: &mut NodeIdentity, config: &NodeConfig) -> Result<(), IdentityError> {
-    let [metadata, queues] = database_paths(config);
+    let [metadata, queues] = database_paths(&config.data, &config.queues_data);
     identity.check_databases(&[queues])?;
     let alone = identity.cluster.as_ref().is_none_or(|cluster| known_peers(config, cluster).len() < 2);
     if alone {
@@ -407,12 +407,13 @@ fn watch_damage(
     (metadata, queues)
 }
 
-fn database_paths(config: &NodeConfig) -> [PathBuf; 2] {
-    [config.data.join("metadata"), config.queues_data.join("queues")]
+/// The databases of the metadata and of the queues.
+pub(crate) fn database_paths(data: &Path, queues_data: &Path) -> [PathBuf; 2] {
+    [data.join("metadata"), queues_data.join("queues")]
 }
 
 async fn open_stores(config: &NodeConfig) -> Result<(Arc<RocksStore>, Arc<RocksStore>), StoreError> {
-    let [metadata, queues] = database_paths(config);
+    let [metadata, queues] = database_paths(&config.data, &config.queues_data);
     let opened = tokio::task::spawn_blocking(move || {
         let metadata = RocksStore::open(&metadata, StoreConfig::metadata())?;
         let queues = RocksStore::open(&queues, StoreConfig::queues())?;

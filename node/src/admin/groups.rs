@@ -86,12 +86,11 @@ pub async fn versions(broker: &Broker, request: &Request) -> Outcome {
         nodes.sort();
         for (name, node) in nodes {
             let member = told.iter().find(|(from, _)| *from == node).map(|(_, member)| member);
-            let absent = if queues::is_up(broker, node) { "noproc" } else { "nodedown" };
             rows.push(row([
                 ("vhost", json!(target.vhost.as_ref())),
                 ("name", json!(target.name.as_ref())),
                 ("node", json!(name)),
-                ("state", json!(member.map_or(absent, |m| m.state.as_str()))),
+                ("state", json!(member.map_or_else(|| queues::absent(broker, node), |m| m.state.as_str()))),
                 ("effective", member.map_or(json!(""), |m| json!(m.effective))),
                 ("supported", member.map_or(json!(""), |m| json!(format!("{}..{}", m.supported.0, m.supported.1)))),
             ]));

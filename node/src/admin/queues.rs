@@ -267,8 +267,7 @@ pub async fn group_status(broker: &Broker, group: GroupId, members: BTreeSet<Nod
     for node in members {
         let told = answers.iter().find(|(from, _)| *from == node).and_then(|(_, told)| told.rows.first().cloned());
         let own = (node == broker.me()).then(|| member_row(broker, group)).flatten();
-        let absent = if is_up(broker, node) { "noproc" } else { "nodedown" };
-        let mut found = told.or(own).unwrap_or_else(|| row([("Raft State", json!(absent))]));
+        let mut found = told.or(own).unwrap_or_else(|| row([("Raft State", json!(absent(broker, node)))]));
         found.insert("Node Name".to_owned(), json!(peers::name(broker, node)));
         rows.push(found);
     }
@@ -291,6 +290,12 @@ fn member_row(broker: &Broker, group: GroupId) -> Option<Row> {
     Some(status_row(broker, &status))
 }
 
+/// The state of a member that does not tell one.
+pub(super) fn absent(broker: &Broker, node: NodeId) -> &'static str {
+    if is_up(broker, node) { "noproc" } else { "nodedown" }
+}
+
+/// The state of a member, as `quorum_status` has it.
 pub(super) fn state_of(status: &GroupStatus) -> &'static str {
     match (&status.stopped, status.role) {
         (Some(StopReason::BlockedOnVersion(_)), _) => "blocked_on_version",

@@ -224,8 +224,7 @@ fn force_standalone(call: &Call) -> Exit {
             return Exit::Config;
         }
     };
-    let raft = configuration.settings.raft_data_dir.as_ref();
-    let queues = raft.map_or_else(|| data.node.clone(), |dir| dir.join(node.as_str()));
+    let queues = configuration.settings.queues_dir(node, &data.node);
     let done = make_standalone(node.as_str(), &data.node, &queues);
     data.close();
     match done {

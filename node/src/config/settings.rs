@@ -1,7 +1,7 @@
 //! The typed settings: read once at boot, then passed to whoever needs a part of them.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::value::Listen;
@@ -278,6 +278,13 @@ pub struct Log {
     pub file_name: Option<String>,
     /// Levels of single categories (`connection`, `queue`, ...), which override the outputs' levels.
     pub categories: Vec<(String, LogLevel)>,
+}
+
+impl Settings {
+    /// Where a node, whose folder is `own`, keeps its databases of queues.
+    pub fn queues_dir(&self, node: &NodeName, own: &Path) -> PathBuf {
+        self.raft_data_dir.as_ref().map_or_else(|| own.to_owned(), |dir| dir.join(node.as_str()))
+    }
 }
 
 impl Default for Settings {

@@ -1,6 +1,6 @@
 //! Recovery from the loss of a cluster's majority: a stopped node is made the only member of all of its groups.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use warren_proto::ids::NodeId;
 use warren_raft::driver::make_alone;
@@ -8,6 +8,7 @@ use warren_raft::log_store::{LogStore, StoreError, Write};
 use warren_raft::storage::{RocksStore, StoreConfig};
 
 use super::identity_file::{Founder, IdentityError, NodeIdentity};
+use crate::start::database_paths;
 
 /// Groups written at once.
 const BATCH: usize = 256;
@@ -39,7 +40,7 @@ pub enum StandaloneError {
 /// of every queue that has a member here. Doing it again changes nothing.
 pub fn make_standalone(name: &str, data: &Path, queues_data: &Path) -> Result<Standalone, StandaloneError> {
     let mut identity = NodeIdentity::load(data, name)?;
-    let databases: [PathBuf; 2] = [data.join("metadata"), queues_data.join("queues")];
+    let databases = database_paths(data, queues_data);
     identity.check_databases(&databases)?;
     let incarnation = identity.incarnation;
     let cluster = identity.cluster.as_mut().ok_or(StandaloneError::NoCluster)?;

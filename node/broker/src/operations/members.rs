@@ -426,8 +426,13 @@ impl Broker {
         if stored.members.len() == 1 {
             return Err(MemberError::LastNode);
         }
-        self.order(target, Order::Remove { uid: member.uid.0 }, REMOVE_TIME).await?;
-        self.write_members(target, |members| members.retain(|m| m.uid != member.uid)).await
+        self.remove_member(target, member.uid).await
+    }
+
+    /// Removes a member from the group, and then from the record.
+    pub(super) async fn remove_member(&self, target: &QueueTarget, uid: MemberUid) -> Result<(), MemberError> {
+        self.order(target, Order::Remove { uid: uid.0 }, REMOVE_TIME).await?;
+        self.write_members(target, |members| members.retain(|m| m.uid != uid)).await
     }
 
     /// Whether every member of a queue votes: only then is another added to many queues at once.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use warren_metastore::records::{Queue, QueueKind, Stored};
+use warren_metastore::records::{Node, Queue, QueueKind, Stored};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, MachineVersion, MemberUid, NodeId};
 use warren_raft::driver::GroupStatus;
@@ -191,6 +191,7 @@ impl Broker {
     /// Answers whether another round may find more to do.
     async fn reconcile_members(&self, settings: &Reconciliation) -> bool {
         let nodes = self.metadata.nodes();
+        let mut loads = self.members_by_node();
         let (mut tried, mut changed) = (0, false);
         for (queue, status) in self.led_here().collect::<Vec<_>>() {
             let in_record = |uid| queue.members.iter().any(|m| m.uid == uid);
@@ -205,8 +206,9 @@ impl Broker {
             let gone = queue.members.iter().find(|m| !nodes.iter().any(|n| n.id == m.node));
             let outcome = if let Some(gone) = gone.filter(|_| settings.auto_remove && queue.members.len() > 1) {
                 self.remove_for_good(&queue, gone.uid).await
-            } else if let Some(name) = self.node_to_grow_to(&queue, status.version, settings) {
-                self.grow(&queue, &name).await
+            } else if let Some(node) = self.node_to_grow_to(&queue, status.version, settings, &loads) {
+                *loads.entry(node.id).or_default() += 1;
+                self.grow(&queue, &node.name).await
             } else {
                 continue;
             };
@@ -231,13 +233,18 @@ impl Broker {
 
     async fn remove_for_good(&self, queue: &Queue, uid: MemberUid) -> Result<(), MemberError> {
         let target = self.metadata.queue_target(&queue.vhost, &queue.name).ok_or(MemberError::NotFound)?;
-        self.order(&target, Order::Remove { uid: uid.0 }, REMOVE_TIME).await?;
-        self.write_members(&target, |members| members.retain(|m| m.uid != uid)).await
+        self.remove_member(&target, uid).await
     }
 
     /// The running node that a queue with too few members is to have its next one on: the one with the fewest. A queue
     /// with an odd number of members gets one more only where there is a node for a second.
-    fn node_to_grow_to(&self, queue: &Queue, version: MachineVersion, settings: &Reconciliation) -> Option<String> {
+    fn node_to_grow_to(
+        &self,
+        queue: &Queue,
+        version: MachineVersion,
+        settings: &Reconciliation,
+        loads: &HashMap<NodeId, usize>,
+    ) -> Option<Arc<Stored<Node>>> {
         let arguments = FieldTable::decode_bare(&queue.arguments).unwrap_or_default();
         let target = settings.target_size.max(arguments::target_group_size(&arguments))?;
         let size = queue.members.len();
@@ -253,9 +260,7 @@ impl Broker {
         if size % 2 == 1 && free.len() < 2 {
             return None;
         }
-        let loads = self.members_by_node();
-        let chosen = free.into_iter().min_by_key(|n| loads.get(&n.id).copied().unwrap_or_default())?;
-        Some(chosen.name.to_string())
+        free.into_iter().min_by_key(|n| loads.get(&n.id).copied().unwrap_or_default()).cloned()
     }
 
     /// How many members of quorum queues each node has.
