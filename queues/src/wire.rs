@@ -47,6 +47,16 @@ pub(crate) fn put_bytes(out: &mut impl BufMut, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
+/// A number that may be absent; `u64::MAX` is written as the number below it.
+pub(crate) fn put_option(out: &mut impl BufMut, value: Option<u64>) {
+    put_varint(out, value.map_or(0, |value| value.saturating_add(1)));
+}
+
+/// What [`put_option`] wrote.
+pub(crate) fn option(r: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
+    Ok(r.varint()?.checked_sub(1))
+}
+
 pub(crate) fn put_session(out: &mut impl BufMut, session: &SessionRef) {
     out.put_u64_le(session.node.0);
     out.put_u64_le(session.incarnation);
@@ -143,6 +153,12 @@ impl<'a> Reader<'a> {
         let range = self.at..self.at + len;
         self.at = range.end;
         Ok(range)
+    }
+
+    /// Length-prefixed UTF-8.
+    pub fn text(&mut self, what: &'static str) -> Result<&'a str, DecodeError> {
+        let range = self.bytes()?;
+        std::str::from_utf8(&self.data[range]).map_err(|_| DecodeError::Value(what))
     }
 
     /// How far it has read.

@@ -326,6 +326,7 @@ impl Plan {
             queue: Config {
                 delivery_limit: r.chance(300).then(|| r.between(1, 20) as u32),
                 consumer_disconnected_timeout_ms: r.spread(500, 5_000),
+                ..Config::default()
             },
             publishers: r.between(1, 3) as usize,
             publish_every_ms: r.spread(20, 400),

@@ -15,7 +15,7 @@
 //! | 13, 14 | SessionDown: gone, no connection | session |
 //! | 15 | NodeUp | node |
 //! | 16 | PurgeNodes | count, nodes |
-//! | 17 | UpdateConfig | delivery limit + 1 or 0, disconnected timeout |
+//! | 17 | UpdateConfig | the configuration: see `put_config` |
 //! | 18 | Timeout of a disconnected consumer; from version 2 | key |
 //! | 19 | Continue | |
 //!
@@ -27,7 +27,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use warren_proto::ids::{MachineVersion, NodeId};
 
 use super::command::{Attach, Command, Enqueue, Mode};
-use super::config::Config;
+use super::config::{Config, DeadLetter, DeadLetterStrategy, DelayedRetry, Overflow, RetryOn};
 use super::effects::TimerKey;
 use super::version::MV2;
 use crate::consumer::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef};
@@ -35,7 +35,7 @@ use crate::enqueuer::Origin;
 use crate::message::StoredMessage;
 use crate::msg_ids::{MsgIds, Run};
 use crate::session::SessionLoss;
-use crate::wire::{DecodeError, Reader, put_bytes, put_session, put_varint, put_zigzag};
+use crate::wire::{DecodeError, Reader, option, put_bytes, put_option, put_session, put_varint, put_zigzag};
 
 const REGISTER: u8 = 1;
 const ENQUEUE: u8 = 2;
@@ -61,6 +61,11 @@ const WITH_ORIGIN: u8 = 1;
 const WITH_DELIVERY_COUNT: u8 = 2;
 const ACKS: u8 = 1;
 const MODE_PREFETCH: u8 = 0;
+const REJECT_PUBLISH: u8 = 1;
+const SINGLE_ACTIVE: u8 = 2;
+const DEAD_LETTER: u8 = 1;
+const AT_LEAST_ONCE: u8 = 2;
+const WITH_KEY: u8 = 4;
 const BY_KEY: u8 = 0;
 const BY_ID: u8 = 1;
 
@@ -279,16 +284,100 @@ pub(super) fn consumer_id(r: &mut Reader<'_>, bytes: &Bytes) -> Result<ConsumerI
 }
 
 pub(super) fn put_config(out: &mut impl BufMut, config: &Config) {
-    put_varint(out, config.delivery_limit.map_or(0, |limit| u64::from(limit) + 1));
+    put_option(out, config.delivery_limit.map(u64::from));
     put_varint(out, config.consumer_disconnected_timeout_ms);
+    let numbers = [
+        config.consumer_timeout_ms,
+        config.max_length,
+        config.max_length_bytes,
+        config.message_ttl_ms,
+        config.expires_ms,
+    ];
+    numbers.into_iter().for_each(|number| put_option(out, number));
+    let reject = if config.overflow == Overflow::RejectPublish { REJECT_PUBLISH } else { 0 };
+    let single = if config.single_active { SINGLE_ACTIVE } else { 0 };
+    out.put_u8(reject | single);
+    match &config.dead_letter {
+        None => out.put_u8(0),
+        Some(to) => {
+            let once = if to.strategy == DeadLetterStrategy::AtLeastOnce { AT_LEAST_ONCE } else { 0 };
+            let key = if to.routing_key.is_some() { WITH_KEY } else { 0 };
+            out.put_u8(DEAD_LETTER | once | key);
+            put_bytes(out, to.exchange.as_bytes());
+            if let Some(key) = &to.routing_key {
+                put_bytes(out, key.as_bytes());
+            }
+        }
+    }
+    match &config.delayed_retry {
+        None => out.put_u8(0),
+        Some(retry) => {
+            out.put_u8(match retry.on {
+                RetryOn::All => 1,
+                RetryOn::Failed => 2,
+                RetryOn::Returned => 3,
+            });
+            put_varint(out, retry.min_ms);
+            put_varint(out, retry.max_ms);
+        }
+    }
 }
 
 pub(super) fn config(r: &mut Reader<'_>) -> Result<Config, DecodeError> {
-    let delivery_limit = match r.varint()?.checked_sub(1) {
+    let delivery_limit = match option(r)? {
         None => None,
         Some(limit) => Some(u32::try_from(limit).map_err(|_| DecodeError::Value("delivery limit"))?),
     };
-    Ok(Config { delivery_limit, consumer_disconnected_timeout_ms: r.varint()? })
+    let consumer_disconnected_timeout_ms = r.varint()?;
+    let consumer_timeout_ms = option(r)?;
+    let max_length = option(r)?;
+    let max_length_bytes = option(r)?;
+    let message_ttl_ms = option(r)?;
+    let expires_ms = option(r)?;
+    let flags = r.u8()?;
+    if flags & !(REJECT_PUBLISH | SINGLE_ACTIVE) != 0 {
+        return Err(DecodeError::Value("configuration flags"));
+    }
+    let overflow = if flags & REJECT_PUBLISH != 0 { Overflow::RejectPublish } else { Overflow::DropHead };
+    Ok(Config {
+        delivery_limit,
+        consumer_disconnected_timeout_ms,
+        consumer_timeout_ms,
+        max_length,
+        max_length_bytes,
+        overflow,
+        message_ttl_ms,
+        expires_ms,
+        single_active: flags & SINGLE_ACTIVE != 0,
+        dead_letter: dead_letter(r)?,
+        delayed_retry: delayed_retry(r)?,
+    })
+}
+
+fn dead_letter(r: &mut Reader<'_>) -> Result<Option<DeadLetter>, DecodeError> {
+    let flags = r.u8()?;
+    if flags == 0 {
+        return Ok(None);
+    }
+    if flags & DEAD_LETTER == 0 || flags & !(DEAD_LETTER | AT_LEAST_ONCE | WITH_KEY) != 0 {
+        return Err(DecodeError::Value("dead-letter flags"));
+    }
+    let exchange = r.text("dead-letter exchange")?.to_owned();
+    let routing_key = if flags & WITH_KEY != 0 { Some(r.text("dead-letter key")?.to_owned()) } else { None };
+    let strategy =
+        if flags & AT_LEAST_ONCE != 0 { DeadLetterStrategy::AtLeastOnce } else { DeadLetterStrategy::AtMostOnce };
+    Ok(Some(DeadLetter { exchange, routing_key, strategy }))
+}
+
+fn delayed_retry(r: &mut Reader<'_>) -> Result<Option<DelayedRetry>, DecodeError> {
+    let on = match r.u8()? {
+        0 => return Ok(None),
+        1 => RetryOn::All,
+        2 => RetryOn::Failed,
+        3 => RetryOn::Returned,
+        _ => return Err(DecodeError::Value("kind of delayed retry")),
+    };
+    Ok(Some(DelayedRetry { on, min_ms: r.varint()?, max_ms: r.varint()? }))
 }
 
 fn put_consumer_ref(out: &mut BytesMut, consumer: &ConsumerRef) {

@@ -32,7 +32,7 @@ mod version;
 
 pub use codec::stored_message;
 pub use command::{Attach, Command, Enqueue, Mode, Request};
-pub use config::Config;
+pub use config::{Config, DeadLetter, DeadLetterStrategy, DelayedRetry, Overflow, RetryOn};
 pub use effects::{Delivered, DropReason, Effect, Effects, TimerKey};
 pub use encoder::{EncodeError, Encoder};
 pub use overview::{ConsumerInfo, Overview};

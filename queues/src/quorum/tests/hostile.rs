@@ -46,7 +46,11 @@ fn any_command() -> impl Strategy<Value = Command> {
         any_consumer().prop_map(|consumer| Command::Remove { consumer }),
         extreme().prop_map(|k| Command::Timeout(TimerKey::ConsumerDisconnected(ConsumerKey(k)))),
         (proptest::option::of(any::<u32>()), extreme()).prop_map(|(delivery_limit, timeout)| {
-            Command::UpdateConfig(Config { delivery_limit, consumer_disconnected_timeout_ms: timeout })
+            Command::UpdateConfig(Config {
+                delivery_limit,
+                consumer_disconnected_timeout_ms: timeout,
+                ..Config::default()
+            })
         }),
         vec(0u64..5, 0..4).prop_map(|nodes| Command::PurgeNodes { nodes: nodes.into_iter().map(NodeId).collect() }),
         (0u64..3, any::<bool>()).prop_map(|(node, gone)| {

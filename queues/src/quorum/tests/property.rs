@@ -115,6 +115,7 @@ pub(super) fn command(op: &Op, model: &Model) -> Command {
         Op::Config(limit, timeout) => Command::UpdateConfig(Config {
             delivery_limit: limit.map(u32::from),
             consumer_disconnected_timeout_ms: u64::from(*timeout),
+            ..Config::default()
         }),
         Op::Timeout(c) => match some_consumer(model, *c, false) {
             ConsumerRef::Key(key) => Command::Timeout(TimerKey::ConsumerDisconnected(key)),

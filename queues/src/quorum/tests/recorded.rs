@@ -22,7 +22,7 @@ use super::*;
 
 /// File, and the [digest](Queue::digest) of the state that its log leads to.
 const RECORDED: [(&str, u64); 3] =
-    [("mv1.log", 0x11d7_3a23_0f17_ce42), ("mv2.log", 0x604e_263a_b3fb_8fa2), ("mv1-to-mv2.log", 0xcd09_ac40_c5d0_2056)];
+    [("mv1.log", 0xc4c8_c40c_144b_2d62), ("mv2.log", 0x3955_aa52_e584_1842), ("mv1-to-mv2.log", 0x9690_5304_c582_0316)];
 
 const MAGIC: &[u8] = b"WQR1";
 
