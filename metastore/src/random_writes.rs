@@ -8,8 +8,8 @@ use warren_proto::ids::{GroupId, Incarnation, MachineVersion, MemberUid, NodeId,
 
 use crate::machine::{Machine, Meta, Outcome, Write};
 use crate::records::{
-    Binding, BindingNode, DeleteExchange, DestinationKind, Exchange, ExchangeKind, Member, Node, Permission, Queue,
-    QueueKind, TopicPermission, User, Vhost,
+    Binding, BindingNode, DeleteExchange, DestinationKind, Exchange, ExchangeKind, Member, Node, OperatorPolicy,
+    Permission, Policy, Queue, QueueKind, TopicPermission, User, Vhost,
 };
 
 /// Keys that exercise words, wildcards and their edges.
@@ -64,6 +64,21 @@ pub(crate) enum Act {
         user: u8,
         exchange: u8,
     },
+    SetPolicy {
+        vhost: u8,
+        name: u8,
+        /// Of exchanges whose names contain it.
+        exchange: u8,
+        alternate: Option<u8>,
+    },
+    ClearPolicy {
+        vhost: u8,
+        name: u8,
+    },
+    SetOperatorPolicy {
+        vhost: u8,
+        name: u8,
+    },
     PutNode(u8),
     DeleteNode(u8),
 }
@@ -113,6 +128,11 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
         1 => (0u8..2, 0u8..3, 0u8..5).prop_map(
             |(vhost, user, exchange)| Act::SetTopicPermission { vhost, user, exchange }
         ),
+        3 => (0u8..2, 0u8..3, 0u8..5, prop::option::of(0u8..5)).prop_map(
+            |(vhost, name, exchange, alternate)| Act::SetPolicy { vhost, name, exchange, alternate }
+        ),
+        1 => (0u8..2, 0u8..3).prop_map(|(vhost, name)| Act::ClearPolicy { vhost, name }),
+        1 => (0u8..2, 0u8..3).prop_map(|(vhost, name)| Act::SetOperatorPolicy { vhost, name }),
         1 => (0u8..2).prop_map(Act::PutNode),
         1 => (0u8..2).prop_map(Act::DeleteNode),
     ]
@@ -120,6 +140,11 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
 
 pub(crate) fn vhost_name(n: u8) -> String {
     format!("v{n}")
+}
+
+fn policy(vhost: u8, name: u8) -> Policy {
+    let (vhost, name) = (vhost_name(vhost).into(), format!("p{name}").into());
+    Policy { vhost, name, definition: [("max-length".to_owned(), 5.into())].into_iter().collect(), ..Policy::default() }
 }
 
 /// Its number decides an exchange's type.
@@ -260,6 +285,13 @@ impl Log {
                 ..TopicPermission::default()
             }
             .set(),
+            Act::SetPolicy { vhost, name, exchange, alternate } => {
+                let of = alternate.map(|n| ("alternate-exchange".to_owned(), exchange_name(n).into()));
+                let policy = policy(*vhost, *name);
+                Policy { pattern: format!("[{exchange}4]"), definition: of.into_iter().collect(), ..policy }.set()
+            }
+            Act::ClearPolicy { vhost, name } => Policy::clear(&vhost_name(*vhost), &format!("p{name}")),
+            Act::SetOperatorPolicy { vhost, name } => OperatorPolicy(policy(*vhost, *name)).set(),
             Act::PutNode(n) => {
                 Node { name: format!("n{n}@host").into(), id: NodeId(u64::from(*n)), ..Node::default() }.put()
             }

@@ -3,7 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use warren_metastore::records::{Exchange, Node, Permission, Queue, Record, TopicPermission, User, Vhost};
+use warren_metastore::records::{
+    Exchange, GlobalParameter, Node, OperatorPolicy, Parameter, Permission, Policy, Queue, Record, TopicPermission, User,
+    Vhost,
+};
 use warren_metastore::tree::Payload;
 
 fn read<R: Record>(schema: u16, bytes: &[u8]) {
@@ -20,13 +23,17 @@ fn read<R: Record>(schema: u16, bytes: &[u8]) {
 fuzz_target!(|data: &[u8]| {
     let [kind, schema, bytes @ ..] = data else { return };
     let schema = u16::from(*schema);
-    match kind % 7 {
+    match kind % 11 {
         0 => read::<Exchange>(schema, bytes),
         1 => read::<Node>(schema, bytes),
         2 => read::<Permission>(schema, bytes),
         3 => read::<Queue>(schema, bytes),
         4 => read::<TopicPermission>(schema, bytes),
         5 => read::<User>(schema, bytes),
+        6 => read::<Policy>(schema, bytes),
+        7 => read::<OperatorPolicy>(schema, bytes),
+        8 => read::<Parameter>(schema, bytes),
+        9 => read::<GlobalParameter>(schema, bytes),
         _ => read::<Vhost>(schema, bytes),
     }
 });

@@ -8,6 +8,7 @@ use super::destinations::{Destination, Destinations};
 use super::direct::Direct;
 use super::fanout::Fanout;
 use super::headers::{HeaderLookup, Headers};
+use super::policies::Policies;
 use super::topic::Topic;
 use crate::records::{Exchange, ExchangeKind, Stored};
 
@@ -32,7 +33,7 @@ enum Table {
 }
 
 impl ExchangeView {
-    pub(super) fn new(record: Arc<Stored<Exchange>>) -> Self {
+    pub(super) fn new(record: Arc<Stored<Exchange>>, policies: &Policies) -> Self {
         let table = match record.kind {
             ExchangeKind::Direct => Table::Direct(Direct::default()),
             ExchangeKind::Fanout => Table::Fanout(Fanout::default()),
@@ -40,7 +41,7 @@ impl ExchangeView {
             ExchangeKind::Headers => Table::Headers(Headers::default()),
             ExchangeKind::Other(_) => Table::None,
         };
-        ExchangeView { alternate: alternate(&record), record, table }
+        ExchangeView { alternate: alternate(&record, policies), record, table }
     }
 
     /// The exchange.
@@ -53,9 +54,18 @@ impl ExchangeView {
         self.alternate.as_ref()
     }
 
-    pub(super) fn set_record(&mut self, record: Arc<Stored<Exchange>>) {
-        self.alternate = alternate(&record);
+    pub(super) fn set_record(&mut self, record: Arc<Stored<Exchange>>, policies: &Policies) {
+        self.alternate = alternate(&record, policies);
         self.record = record;
+    }
+
+    /// Whether other policies give it another alternate exchange.
+    pub(super) fn is_rerouted_by(&self, policies: &Policies) -> bool {
+        self.alternate != alternate(&self.record, policies)
+    }
+
+    pub(super) fn set_policies(&mut self, policies: &Policies) {
+        self.alternate = alternate(&self.record, policies);
     }
 
     /// The bindings of one destination and key: their tables of arguments before and after. `known` where the
@@ -112,7 +122,10 @@ impl ExchangeView {
     }
 }
 
-fn alternate(record: &Exchange) -> Option<Arc<str>> {
-    let name = TableRef::new(&record.arguments).get(ALTERNATE_EXCHANGE)?.as_long_str()?;
-    std::str::from_utf8(name).ok().map(Arc::from)
+/// Its own argument counts before a policy.
+fn alternate(record: &Exchange, policies: &Policies) -> Option<Arc<str>> {
+    match TableRef::new(&record.arguments).get(ALTERNATE_EXCHANGE) {
+        Some(own) => std::str::from_utf8(own.as_long_str()?).ok().map(Arc::from),
+        None => policies.alternate_exchange(&record.name),
+    }
 }

@@ -12,6 +12,7 @@ mod fanout;
 mod headers;
 mod load;
 mod permission;
+mod policies;
 mod queue_target;
 mod router;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use destinations::Destination;
 pub use exchange::ExchangeView;
 pub use headers::HeaderLookup;
 pub use permission::{Access, PermissionView, ResourcePattern};
+pub use policies::{Applied, Policies};
 pub use queue_target::QueueTarget;
 pub use router::Routed;
 pub use topic::{MAX_HASH_WORDS, hash_words};

@@ -59,6 +59,20 @@ impl ResourcePattern {
         }
     }
 
+    /// Why an expression cannot be used; `None` for one that can.
+    pub fn fault(expression: &str) -> Option<String> {
+        if expression.len() > MAX_PATTERN {
+            return Some(format!("longer than {MAX_PATTERN} bytes"));
+        }
+        if expression.is_empty() || !matches!(ResourcePattern::new(expression), ResourcePattern::Nothing) {
+            return None;
+        }
+        match fancy_regex::Regex::new(expression) {
+            Err(error) => Some(error.to_string()),
+            Ok(_) => Some("too large".to_owned()),
+        }
+    }
+
     /// Whether it matches somewhere in the name.
     pub fn matches(&self, name: &str) -> bool {
         match self {

@@ -8,7 +8,8 @@ use warren_proto::amqp091::{FieldTable, FieldValue, TableRef};
 use super::*;
 use crate::random_writes::{Act, KEYS, Log, act, arguments, exchange_name, vhost_name};
 use crate::records::{
-    Binding, BindingNode, Cluster, DeleteExchange, DestinationKind, Exchange, ExchangeKind, Permission, Queue, Vhost,
+    Binding, BindingNode, Cluster, DeleteExchange, DestinationKind, Exchange, ExchangeKind, Permission, Policy, Queue,
+    Vhost,
 };
 use crate::tree::{Condition, Op, Path, Pattern, Step};
 
@@ -22,6 +23,7 @@ fn dump(view: &View) -> BTreeSet<String> {
         out.insert(format!("{name} {:?} {}", vhost.record(), vhost.bindings.len()));
         out.extend(vhost.queues().map(|queue| format!("{name} {queue:?} {:?}", queue.record())));
         out.extend(vhost.permissions().map(|permission| format!("{permission:?}")));
+        out.insert(format!("{name} {:?}", vhost.policies()));
         for exchange in vhost.exchanges() {
             let (record, alternate) = (exchange.record(), exchange.alternate_exchange());
             out.insert(format!("{name} {record:?} {alternate:?} {}", exchange.size()));
@@ -59,6 +61,16 @@ fn headers_match(binding: &TableRef<'_>, message: &TableRef<'_>) -> bool {
     if any { tested.any(agrees) } else { tested.all(agrees) }
 }
 
+/// The alternate exchange by its argument, else by the first of the matching policies, which all have the same priority.
+fn alternate_exchange(tree: &Tree, exchange: &Exchange) -> Option<String> {
+    if let Some(alternate) = TableRef::new(&exchange.arguments).get("alternate-exchange") {
+        return Some(String::from_utf8(alternate.as_long_str().unwrap().to_vec()).unwrap());
+    }
+    let policies = Policy::list(tree, &exchange.vhost).unwrap();
+    let policy = policies.iter().find(|policy| regex::Regex::new(&policy.pattern).unwrap().is_match(&exchange.name));
+    policy?.definition.get("alternate-exchange").map(|name| name.as_str().unwrap().to_owned())
+}
+
 /// Routing straight from the tree's bindings.
 fn slow_route(tree: &Tree, vhost: &str, exchange: &str, keys: &[&[u8]], headers: &[u8]) -> BTreeSet<String> {
     let mut queues = BTreeSet::new();
@@ -88,8 +100,8 @@ fn slow_route(tree: &Tree, vhost: &str, exchange: &str, keys: &[&[u8]], headers:
                 DestinationKind::Exchange => open.push(binding.destination.to_string()),
             }
         }
-        if none && let Some(alternate) = TableRef::new(&exchange.arguments).get("alternate-exchange") {
-            open.push(String::from_utf8(alternate.as_long_str().unwrap().to_vec()).unwrap());
+        if none && let Some(alternate) = alternate_exchange(tree, &exchange) {
+            open.push(alternate);
         }
     }
     queues

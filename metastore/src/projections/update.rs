@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::View;
 use super::exchange::ExchangeView;
 use super::permission::PermissionView;
+use super::policies::Policies;
 use super::queue_target::QueueTarget;
 use super::vhost::VhostView;
 use crate::records::{BindingNode, Delta, DestinationKind, Exchange, Queue, RecordChange, Vhost, record_changes};
@@ -25,6 +26,8 @@ struct Rest {
     rerouted: Vec<(Arc<str>, Arc<str>)>,
     removed_queues: Vec<(Arc<str>, Arc<str>)>,
     removed_exchanges: Vec<(Arc<str>, Arc<str>)>,
+    /// Vhosts whose policies may give their exchanges other alternate exchanges.
+    policed: Vec<Arc<str>>,
 }
 
 impl View {
@@ -39,6 +42,8 @@ impl View {
                     | RecordChange::Node(_)
                     | RecordChange::Permission(_)
                     | RecordChange::TopicPermission(_)
+                    | RecordChange::OperatorPolicy(_)
+                    | RecordChange::Parameter(_)
             );
             self.take(change, &mut rest);
         }
@@ -59,7 +64,19 @@ impl View {
                 Some(node) => drop(self.nodes.insert(node.name.clone(), Arc::new(node))),
                 None => drop(delta.old.and_then(|node| self.nodes.remove(&node.name))),
             },
-            RecordChange::TopicPermission(_) => {}
+            RecordChange::TopicPermission(_) | RecordChange::Parameter(_) => {}
+            RecordChange::Policy(delta) => {
+                let Some((vhost, name)) = named(&delta, |policy| (policy.vhost.clone(), policy.name.clone())) else {
+                    return;
+                };
+                self.set_policies(&vhost, rest, |policies| policies.with_policy(&name, delta.new));
+            }
+            RecordChange::OperatorPolicy(delta) => {
+                let Some((vhost, name)) = named(&delta, |policy| (policy.vhost.clone(), policy.name.clone())) else {
+                    return;
+                };
+                self.set_policies(&vhost, rest, |policies| policies.with_operator_policy(&name, delta.new));
+            }
             RecordChange::Permission(delta) => {
                 let Some(name) = delta.new.as_ref().or(delta.old.as_ref()).map(|p| p.vhost.clone()) else {
                     return;
@@ -93,6 +110,15 @@ impl View {
         self.vhosts.get_mut(&**name).map(Arc::make_mut)
     }
 
+    fn set_policies(&mut self, name: &Arc<str>, rest: &mut Rest, change: impl FnOnce(&Policies) -> Policies) {
+        let Some(vhost) = self.vhost_mut(name, rest) else { return };
+        let policies = Arc::new(change(&vhost.policies));
+        if policies.route() || vhost.policies.route() {
+            rest.policed.push(name.clone());
+        }
+        vhost.policies = policies;
+    }
+
     fn take_vhost(&mut self, delta: Delta<Vhost>, rest: &mut Rest) {
         let removed = delta.removed().map(|old| old.name.clone());
         if let Some(name) = removed {
@@ -120,16 +146,17 @@ impl View {
             rest.removed_exchanges.push((vhost_name, name));
             return;
         };
+        let policies = Arc::clone(&vhost.policies);
         let same = |old: &Arc<ExchangeView>| {
             old.record().create_revision == new.create_revision && old.record().kind == new.kind
         };
         match vhost.exchanges.get_mut(&*name) {
-            Some(view) if same(view) => Arc::make_mut(view).set_record(Arc::new(new)),
+            Some(view) if same(view) => Arc::make_mut(view).set_record(Arc::new(new), &policies),
             Some(view) => {
-                *view = Arc::new(ExchangeView::new(Arc::new(new)));
+                *view = Arc::new(ExchangeView::new(Arc::new(new), &policies));
                 rest.rerouted.push((vhost_name, name));
             }
-            None => drop(vhost.exchanges.insert(name, Arc::new(ExchangeView::new(Arc::new(new))))),
+            None => drop(vhost.exchanges.insert(name, Arc::new(ExchangeView::new(Arc::new(new), &policies)))),
         }
     }
 
@@ -181,6 +208,11 @@ impl View {
                 self.groups.remove(&queue.group);
             }
         }
+        for vhost in rest.policed {
+            if let Some(vhost) = self.vhosts.get_mut(&*vhost).map(Arc::make_mut) {
+                vhost.reroute_by_policies();
+            }
+        }
         for vhost in rest.reloaded {
             self.load_vhost(&vhost, tree);
         }
@@ -222,4 +254,9 @@ impl View {
             self.bind(&of, &arguments, &arguments);
         }
     }
+}
+
+/// What a record is called, whether it is there before or after.
+fn named<T, R>(delta: &Delta<T>, name: impl Fn(&T) -> R) -> Option<R> {
+    delta.new.as_ref().or(delta.old.as_ref()).map(|stored| name(&stored.record))
 }

@@ -7,11 +7,12 @@ use super::bindings::BindingsByDestination;
 use super::destinations::Destination;
 use super::exchange::ExchangeView;
 use super::permission::PermissionView;
+use super::policies::Policies;
 use super::queue_target::QueueTarget;
 use crate::records::{Binding, BindingNode, DestinationKind, Invalid, Permission, Stored, Vhost};
 use crate::tree::Tree;
 
-/// A vhost's exchanges, queues, bindings and permissions at one point of the log.
+/// A vhost's exchanges, queues, bindings, permissions and policies at one point of the log.
 #[derive(Clone, Default)]
 pub struct VhostView {
     pub(super) record: Option<Arc<Stored<Vhost>>>,
@@ -20,6 +21,7 @@ pub struct VhostView {
     pub(super) queues: Map<Arc<[u8]>, Arc<QueueTarget>>,
     pub(super) bindings: BindingsByDestination,
     pub(super) permissions: Map<Arc<str>, Arc<PermissionView>>,
+    pub(super) policies: Arc<Policies>,
 }
 
 impl VhostView {
@@ -58,6 +60,11 @@ impl VhostView {
         self.permissions.get(user)
     }
 
+    /// The policies and operator policies. Another one after every change of them.
+    pub fn policies(&self) -> &Arc<Policies> {
+        &self.policies
+    }
+
     /// All permissions, in no order.
     pub fn permissions(&self) -> impl Iterator<Item = &Arc<Stored<Permission>>> {
         self.permissions.values().map(|permission| permission.record())
@@ -80,6 +87,17 @@ impl VhostView {
             found.extend(of.list(tree)?);
         }
         Ok(found)
+    }
+
+    /// Gives the exchanges the alternate exchanges that the policies say now.
+    pub(super) fn reroute_by_policies(&mut self) {
+        let rerouted = |exchange: &&Arc<ExchangeView>| exchange.is_rerouted_by(&self.policies);
+        let names: Vec<_> = self.exchanges().filter(rerouted).map(|exchange| exchange.record().name.clone()).collect();
+        for name in names {
+            if let Some(exchange) = self.exchanges.get_mut(&*name) {
+                Arc::make_mut(exchange).set_policies(&self.policies);
+            }
+        }
     }
 
     /// What a binding of this vhost leads to; `None` for a queue that is not there.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::binding::{self, BindingNode};
 use super::layout::Place;
 use super::stored::{Record, Stored};
-use super::{Exchange, Node, Permission, Queue, TopicPermission, User, Vhost};
+use super::{Exchange, Node, OperatorPolicy, Parameter, Permission, Policy, Queue, TopicPermission, User, Vhost};
 use crate::tree::{Change, Changes};
 
 /// A record before and after a command; at least one is there.
@@ -69,6 +69,12 @@ pub enum RecordChange {
         /// Argument tables after.
         new: Vec<Arc<[u8]>>,
     },
+    /// A policy.
+    Policy(Delta<Policy>),
+    /// An operator policy.
+    OperatorPolicy(Delta<OperatorPolicy>),
+    /// Another runtime parameter.
+    Parameter(Delta<Parameter>),
     /// A node.
     Node(Delta<Node>),
 }
@@ -88,6 +94,9 @@ fn record_change(place: Place<'_>, change: &Change) -> Option<RecordChange> {
         Place::TopicPermission { .. } => delta(change).map(RecordChange::TopicPermission),
         Place::Exchange { .. } => delta(change).map(RecordChange::Exchange),
         Place::Queue { .. } => delta(change).map(RecordChange::Queue),
+        Place::Policy { .. } => delta(change).map(RecordChange::Policy),
+        Place::OperatorPolicy { .. } => delta(change).map(RecordChange::OperatorPolicy),
+        Place::Parameter { .. } => delta(change).map(RecordChange::Parameter),
         Place::Node(_) => delta(change).map(RecordChange::Node),
         Place::GlobalParameter(_) => None,
         Place::Binding { .. } => {

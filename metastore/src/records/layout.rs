@@ -31,6 +31,10 @@ const RUNTIME_PARAMS: &str = "runtime_params";
 const NODES: &str = "nodes";
 const NODE_METADATA: &str = "node_metadata";
 
+/// Components of runtime parameters that are records of their own.
+const POLICY: &str = "policy";
+const OPERATOR_POLICY: &str = "operator_policy";
+
 fn word(word: &'static str) -> Component {
     Component::Symbol(Symbol::of_schema(word))
 }
@@ -88,6 +92,35 @@ pub(crate) fn queue(vhost: &str, name: &str) -> Path {
     queues(vhost).child(Component::name(name))
 }
 
+pub(crate) fn parameters(vhost: &str) -> Path {
+    path([word(ROOT), word(VHOSTS), Component::name(vhost), word(RUNTIME_PARAMS)])
+}
+
+pub(crate) fn parameter(vhost: &str, component: &str, name: &str) -> Path {
+    parameters(vhost).join([Component::name(component), Component::name(name)])
+}
+
+pub(crate) fn policies(vhost: &str) -> Path {
+    parameters(vhost).child(Component::name(POLICY))
+}
+
+pub(crate) fn policy(vhost: &str, name: &str) -> Path {
+    policies(vhost).child(Component::name(name))
+}
+
+pub(crate) fn operator_policies(vhost: &str) -> Path {
+    parameters(vhost).child(Component::name(OPERATOR_POLICY))
+}
+
+pub(crate) fn operator_policy(vhost: &str, name: &str) -> Path {
+    operator_policies(vhost).child(Component::name(name))
+}
+
+/// Whether policies or operator policies lie at this component of a vhost's runtime parameters.
+pub(crate) fn holds_policies(component: &Component) -> bool {
+    matches!(text(component), Some(POLICY | OPERATOR_POLICY))
+}
+
 pub(crate) fn users() -> Path {
     path([word(ROOT), word(USERS)])
 }
@@ -96,8 +129,12 @@ pub(crate) fn user(name: &str) -> Path {
     users().child(Component::name(name))
 }
 
+pub(crate) fn global_parameters() -> Path {
+    path([word(ROOT), word(RUNTIME_PARAMS)])
+}
+
 pub(crate) fn global_parameter(key: &str) -> Path {
-    path([word(ROOT), word(RUNTIME_PARAMS), Component::name(key)])
+    global_parameters().child(Component::name(key))
 }
 
 pub(crate) fn nodes() -> Path {
@@ -117,6 +154,9 @@ pub(crate) enum Place<'a> {
     TopicPermission { vhost: &'a str, exchange: &'a str, user: &'a str },
     Binding { vhost: &'a str, source: &'a str, to_queue: bool, destination: &'a str, key: &'a [u8] },
     Queue { vhost: &'a str, name: &'a str },
+    Policy { vhost: &'a str, name: &'a str },
+    OperatorPolicy { vhost: &'a str, name: &'a str },
+    Parameter { vhost: &'a str, component: &'a str, name: &'a str },
     User(&'a str),
     GlobalParameter(&'a str),
     Node(&'a str),
@@ -152,6 +192,11 @@ impl<'a> Place<'a> {
             (USER_PERMISSIONS, []) => Place::Permission { vhost, user: name },
             (QUEUES, []) => Place::Queue { vhost, name },
             (EXCHANGES, []) => Place::Exchange { vhost, name },
+            (RUNTIME_PARAMS, [below]) => match (name, text(below)?) {
+                (POLICY, name) => Place::Policy { vhost, name },
+                (OPERATOR_POLICY, name) => Place::OperatorPolicy { vhost, name },
+                (component, name) => Place::Parameter { vhost, component, name },
+            },
             (EXCHANGES, [below, user]) if below.as_symbol() == Some(USER_PERMISSIONS) => {
                 Place::TopicPermission { vhost, exchange: name, user: text(user)? }
             }

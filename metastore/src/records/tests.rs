@@ -1,5 +1,6 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
+use serde_json::{Value, json};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId, Reference};
 
@@ -40,6 +41,19 @@ fn binding(source: &str, destination: &str, key: &str) -> Binding {
         key: key.as_bytes().into(),
     };
     Binding::new(&of, &[]).unwrap()
+}
+
+fn policy(name: &str) -> Policy {
+    let Value::Object(definition) = json!({"max-length": 5, "dead-letter-exchange": "d"}) else { unreachable!() };
+    Policy {
+        vhost: "/".into(),
+        name: name.into(),
+        pattern: "^a".into(),
+        apply_to: ApplyTo::QuorumQueues,
+        priority: -3,
+        definition,
+        ..Policy::default()
+    }
 }
 
 fn auto_delete(name: &str) -> Exchange {
@@ -88,7 +102,7 @@ fn read<R: Record>(payload: &Payload) {
 proptest! {
     #[test]
     fn damaged_records_are_refused_or_read(
-        which in 0usize..7, damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), rest: Vec<u8>
+        which in 0usize..11, damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), rest: Vec<u8>
     ) {
         let owner = SessionOwner { node: NodeId(1), incarnation: 2, connection: 3 };
         let member = Member { uid: MemberUid(4), node: NodeId(5), node_incarnation: Incarnation(6), joined: true };
@@ -100,6 +114,10 @@ proptest! {
             Permission::full("u", "v").encode(),
             TopicPermission { user: "u".into(), read: "r".into(), ..TopicPermission::default() }.encode(),
             Node { name: "n@h".into(), id: NodeId(7), ..Node::default() }.encode(),
+            policy("p").encode(),
+            OperatorPolicy(policy("p")).encode(),
+            Parameter { name: "x".into(), value: json!({"a": [1, 0.1]}), ..Parameter::default() }.encode(),
+            GlobalParameter { value: json!([true]), ..GlobalParameter::default() }.encode(),
         ][which].clone();
         let mut bytes = [&payload.bytes[..], &rest].concat();
         for (at, byte) in damage {
@@ -114,6 +132,10 @@ proptest! {
         read::<Permission>(&payload);
         read::<TopicPermission>(&payload);
         read::<Node>(&payload);
+        read::<Policy>(&payload);
+        read::<OperatorPolicy>(&payload);
+        read::<Parameter>(&payload);
+        read::<GlobalParameter>(&payload);
     }
 }
 
@@ -290,6 +312,51 @@ fn names_of_any_octets_and_lengths_lie_beside_each_other() {
     assert_eq!(Queue::list(&tree, "/").unwrap().len(), 5);
     assert_eq!(Binding::list_from(&tree, "/", "amq.topic").unwrap().len(), 5);
     assert!(Queue::get(&tree, "/", &long).unwrap().is_some());
+}
+
+#[test]
+fn policies_and_parameters_lie_in_their_vhost_and_go_with_it() {
+    let mut log = broker();
+    let mut parameter =
+        Parameter { vhost: "/".into(), component: "c".into(), name: "n".into(), ..Parameter::default() };
+    parameter.value = json!({"a": [1, "x", null]});
+    done(log.write(&policy("b").set()));
+    done(log.write(&policy("a").set()));
+    done(log.write(&OperatorPolicy(policy("a")).set()));
+    let outcome = done(log.write(&parameter.set()));
+    assert!(matches!(record_changes(&outcome.changes).collect::<Vec<_>>()[..], [RecordChange::Parameter(_)]));
+    let tree = log.machine.tree();
+    let names: Vec<_> = Policy::list(&tree, "/").unwrap().iter().map(|policy| policy.name.to_string()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(Policy::get(&tree, "/", "a").unwrap().unwrap().record, policy("a"));
+    assert_eq!(OperatorPolicy::list(&tree, "/").unwrap()[0].record, OperatorPolicy(policy("a")));
+    let parameters = Parameter::list(&tree, "/").unwrap();
+    assert_eq!(parameters.iter().map(|p| &p.record).collect::<Vec<_>>(), [&parameter]);
+    done(log.write(&Policy::clear("/", "a")));
+    done(log.write(&Policy::clear("/", "a")));
+    assert_eq!(Policy::list(&log.machine.tree(), "/").unwrap().len(), 1);
+    let elsewhere = Policy { vhost: "w".into(), ..policy("a") };
+    assert_eq!(abort(&log.write(&elsewhere.set())), AbortCode::NoSuchVhost);
+    let vhost = Vhost::get(&log.machine.tree(), "/").unwrap().unwrap();
+    done(log.write(&Vhost::delete("/", vhost.mod_revision)));
+    let tree = log.machine.tree();
+    assert!(Policy::list(&tree, "/").unwrap().is_empty() && Parameter::list(&tree, "/").unwrap().is_empty());
+}
+
+#[test]
+fn global_parameters_have_any_json_value_and_texts_are_stored_as_they_were() {
+    let mut log = broker();
+    done(log.write(&Cluster::set_name("c")));
+    assert_eq!(GlobalParameter::get(&log.machine.tree(), "cluster_name").unwrap().unwrap().value, json!("c"));
+    assert_eq!(GlobalParameter { value: json!("c"), ..GlobalParameter::default() }.encode().bytes[..], *b"\x0a\x01c");
+    for value in [json!({"a": 1}), json!(null), json!(""), json!([1.5])] {
+        done(log.write(&GlobalParameter::set("p", value.clone())));
+        let all = GlobalParameter::list(&log.machine.tree()).unwrap();
+        let read: Vec<_> = all.iter().map(|(name, stored)| (name.as_str(), &stored.value)).collect();
+        assert_eq!(read, [("cluster_name", &json!("c")), ("p", &value)]);
+    }
+    done(log.write(&GlobalParameter::clear("p")));
+    assert_eq!(GlobalParameter::get(&log.machine.tree(), "p").unwrap(), None);
 }
 
 #[test]
