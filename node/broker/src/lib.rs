@@ -2,7 +2,7 @@
 //!
 //! [`Broker`](node::Broker) is one node's broker. A frontend authenticates a client, opens a connection, and one
 //! [`Session`](session::Session) per channel; [`operations`] declares, binds and deletes; [`session`] publishes and
-//! consumes. [`metadata`] is the replicated tree, [`queue`] the way to queues, [`cluster`] how nodes find each other.
+//! consumes. [`policy`] says what operators' settings make of queues. [`metadata`] is the replicated tree, [`queue`] the way to queues, [`cluster`] how nodes find each other.
 
 mod abandon;
 pub mod access;
@@ -13,6 +13,7 @@ pub mod identity;
 pub mod metadata;
 pub mod node;
 pub mod operations;
+pub mod policy;
 pub mod queue;
 pub mod session;
 pub mod start;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{broadcast, mpsc};
-use warren_metastore::records::{self, Queue, QueueKind, User, Vhost};
+use warren_metastore::records::{self, Definition, Queue, QueueKind, User, Vhost};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId};
 use warren_proto::peer;
@@ -30,7 +30,8 @@ use crate::connections::Connections;
 use crate::metadata::{MetaMachine, Metadata, WriteError};
 use crate::node::{Broker, NodeConfig};
 use crate::operations::members::ORDER;
-use crate::operations::{quorum_config, reconcile};
+use crate::operations::reconcile;
+use crate::policy::quorum_config;
 use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, GroupRequest, QuorumMachine, refuse};
 use crate::queue::links::{Links, LocalQueues};
@@ -150,7 +151,7 @@ impl Broker {
             let hooks = hooks("queues", false);
             Host::start(settings, queue_store.clone(), sink(&transport), hooks, move |_, init| {
                 let arguments = FieldTable::decode_bare(init).unwrap_or_default();
-                QuorumMachine::new(Arc::clone(&groups), quorum_config(&arguments))
+                QuorumMachine::new(Arc::clone(&groups), quorum_config(&arguments, &Definition::new()))
             })?
         };
         let entries = queues.entry_reader();

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use warren_metastore::projections::QueueTarget;
-use warren_metastore::records::{Exchange, Node, Queue, Stored, User, Vhost};
+use warren_metastore::projections::{Applied, QueueTarget};
+use warren_metastore::records::{Exchange, Node, Queue, QueueKind, Stored, User, Vhost};
+use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::GroupId;
+use warren_queues::quorum::Config;
 
 use super::Metadata;
+use crate::policy;
 
 impl Metadata {
     /// A user.
@@ -42,6 +45,26 @@ impl Metadata {
     /// Whether the group's queue exists.
     pub fn has_queue(&self, group: GroupId) -> bool {
         self.projections().peek().queue_of_group(group).is_some()
+    }
+
+    /// The policies that apply to a queue of this name and type, whether there is one or not.
+    pub fn queue_policies(&self, vhost: &str, name: &str, kind: QueueKind) -> Applied {
+        let view = self.projections().peek();
+        view.vhost(vhost).map(|vhost| vhost.policies().of_queue(name, kind)).unwrap_or_default()
+    }
+
+    /// The policies that apply to an exchange.
+    pub fn exchange_policies(&self, vhost: &str, name: &str) -> Applied {
+        let view = self.projections().peek();
+        view.vhost(vhost).map(|vhost| vhost.policies().of_exchange(name)).unwrap_or_default()
+    }
+
+    /// What a quorum queue's arguments and policies make together now; `None` where the queue is gone.
+    pub fn quorum_config(&self, group: GroupId) -> Option<Config> {
+        let queue = self.queue_of_group(group)?;
+        let arguments = FieldTable::decode_bare(&queue.arguments).unwrap_or_default();
+        let policies = self.queue_policies(&queue.vhost, &queue.name, queue.kind);
+        Some(policy::quorum_config(&arguments, &policy::merged(&policies)))
     }
 
     /// All queues of all vhosts, in no order.

@@ -3,12 +3,13 @@
 //! An argument whose meaning Warren does not have yet is refused, never ignored: a queue that quietly lacks its limit or
 //! its dead letters loses messages later.
 
+use std::ops::RangeInclusive;
+
 use warren_metastore::records::QueueKind;
 use warren_proto::amqp091::{FieldTable, FieldValue};
-use warren_queues::quorum::Config;
 
 use crate::error::BrokerError;
-use crate::node::LeaderLocator;
+use crate::policy::locator;
 
 /// How a queue type takes an argument.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,16 +29,16 @@ const ARGUMENTS: &[(&str, Support, Support)] = {
     use Support::{Ignored, No, NotYet, Yes};
     &[
         ("x-queue-type", Yes, Yes),
-        ("x-expires", NotYet, NotYet),
-        ("x-message-ttl", NotYet, NotYet),
-        ("x-dead-letter-exchange", NotYet, NotYet),
-        ("x-dead-letter-routing-key", NotYet, NotYet),
-        ("x-dead-letter-strategy", No, NotYet),
-        ("x-max-length", NotYet, NotYet),
-        ("x-max-length-bytes", NotYet, NotYet),
-        ("x-overflow", NotYet, NotYet),
+        ("x-expires", NotYet, Yes),
+        ("x-message-ttl", NotYet, Yes),
+        ("x-dead-letter-exchange", NotYet, Yes),
+        ("x-dead-letter-routing-key", NotYet, Yes),
+        ("x-dead-letter-strategy", No, Yes),
+        ("x-max-length", NotYet, Yes),
+        ("x-max-length-bytes", NotYet, Yes),
+        ("x-overflow", NotYet, Yes),
         ("x-max-priority", NotYet, No),
-        ("x-single-active-consumer", NotYet, NotYet),
+        ("x-single-active-consumer", NotYet, Yes),
         ("x-queue-mode", Ignored, No),
         ("x-queue-version", Yes, No),
         ("x-queue-leader-locator", Yes, Yes),
@@ -46,11 +47,11 @@ const ARGUMENTS: &[(&str, Support, Support)] = {
         ("x-quorum-target-group-size", No, Yes),
         ("x-delivery-limit", No, Yes),
         ("x-member-placement-tag", No, NotYet),
-        ("x-delayed-retry-type", No, NotYet),
-        ("x-delayed-retry-min", No, NotYet),
-        ("x-delayed-retry-max", No, NotYet),
-        ("x-consumer-timeout", No, NotYet),
-        ("x-consumer-disconnected-timeout", No, NotYet),
+        ("x-delayed-retry-type", No, Yes),
+        ("x-delayed-retry-min", No, Yes),
+        ("x-delayed-retry-max", No, Yes),
+        ("x-consumer-timeout", No, Yes),
+        ("x-consumer-disconnected-timeout", No, Yes),
         ("x-max-in-memory-length", No, Ignored),
         ("x-max-in-memory-bytes", No, Ignored),
         ("x-max-age", No, No),
@@ -101,7 +102,7 @@ pub(super) fn check(kind: QueueKind, arguments: &FieldTable, queue: Named<'_>) -
     for (name, value) in arguments.iter() {
         match support(kind, name) {
             None => {}
-            Some(Support::Yes | Support::Ignored) => check_value(name, value, queue)?,
+            Some(Support::Yes | Support::Ignored) => check_value(name, value, arguments, queue)?,
             Some(Support::NotYet) => {
                 return Err(invalid(name, queue, "not available in this version of Warren"));
             }
@@ -118,50 +119,106 @@ pub(super) fn check(kind: QueueKind, arguments: &FieldTable, queue: Named<'_>) -
     Ok(())
 }
 
-fn check_value(name: &str, value: &FieldValue, queue: Named<'_>) -> Result<(), BrokerError> {
+/// The longest time that a message or queue may be given, in ms: ten years.
+const MAX_EXPIRY: i64 = 315_360_000_000;
+
+fn check_value(name: &str, value: &FieldValue, arguments: &FieldTable, queue: Named<'_>) -> Result<(), BrokerError> {
+    let wrong = |why: &str| Err(invalid(name, queue, why));
     match name {
-        "x-delivery-limit" => match value.as_int() {
-            Some(_) => Ok(()),
-            None => Err(invalid(name, queue, "not an integer")),
-        },
+        "x-delivery-limit" => integer(name, value, queue, i64::MIN..=i64::MAX),
+        "x-max-length"
+        | "x-max-length-bytes"
+        | "x-max-in-memory-length"
+        | "x-max-in-memory-bytes"
+        | "x-consumer-timeout"
+        | "x-consumer-disconnected-timeout" => integer(name, value, queue, 0..=i64::MAX),
+        "x-message-ttl" => integer(name, value, queue, 0..=MAX_EXPIRY),
+        "x-expires" => integer(name, value, queue, 1..=MAX_EXPIRY),
+        "x-delayed-retry-min" | "x-delayed-retry-max" => integer(name, value, queue, 1..=i64::MAX),
         "x-quorum-initial-group-size" | "x-quorum-target-group-size" => match value.as_int() {
-            Some(n) if n >= 1 => Ok(()),
-            Some(n) => Err(invalid(name, queue, &format!("{{value_non_positive,{n}}}"))),
-            None => Err(invalid(name, queue, "not an integer")),
+            Some(n) if n < 1 => wrong(&format!("{{value_non_positive,{n}}}")),
+            _ => integer(name, value, queue, 1..=i64::MAX),
         },
-        "x-max-in-memory-length" | "x-max-in-memory-bytes" => match value.as_int() {
-            Some(n) if n >= 0 => Ok(()),
-            Some(n) => Err(invalid(name, queue, &format!("{{value_negative,{n}}}"))),
-            None => Err(invalid(name, queue, "not an integer")),
+        "x-dead-letter-exchange" => text(name, value, queue).map(drop),
+        "x-dead-letter-routing-key" => {
+            text(name, value, queue)?;
+            if arguments.get("x-dead-letter-exchange").is_none() {
+                return wrong("routing_key_but_no_dlx_defined");
+            }
+            Ok(())
+        }
+        "x-dead-letter-strategy" => match text(name, value, queue)? {
+            "at-most-once" | "at-least-once" => Ok(()),
+            _ => wrong("invalid_dlx_strategy"),
+        },
+        "x-overflow" => match text(name, value, queue)? {
+            "drop-head" | "reject-publish" | "reject-publish-dlx" => Ok(()),
+            _ => wrong("invalid_overflow"),
+        },
+        "x-delayed-retry-type" => match text(name, value, queue)? {
+            "disabled" | "all" | "failed" | "returned" => Ok(()),
+            _ => wrong("invalid_delayed_retry_type"),
+        },
+        "x-single-active-consumer" => match value.as_bool() {
+            Some(_) => Ok(()),
+            None => Err(unacceptable(name, value, queue)),
         },
         "x-queue-mode" => match value.as_str() {
             Some("lazy" | "default") => Ok(()),
-            _ => Err(invalid(name, queue, "unsupported queue mode")),
+            _ => wrong("unsupported queue mode"),
         },
         "x-queue-version" => match value.as_int() {
             Some(2) => Ok(()),
-            _ => Err(invalid(name, queue, "only version 2 is supported")),
+            _ => wrong("only version 2 is supported"),
         },
         "x-queue-leader-locator" => match value.as_str() {
             Some(text) if locator(text).is_some() => Ok(()),
-            _ => Err(invalid(name, queue, "unknown leader locator")),
+            _ => wrong("unknown leader locator"),
         },
         _ => Ok(()),
     }
 }
 
-/// The locator of a name. The names of older RabbitMQ versions spread leaders, so they mean `balanced`.
-fn locator(name: &str) -> Option<LeaderLocator> {
-    match name {
-        "client-local" => Some(LeaderLocator::ClientLocal),
-        "balanced" | "random" | "least-leaders" | "min-masters" => Some(LeaderLocator::Balanced),
-        _ => None,
+fn unacceptable(name: &str, value: &FieldValue, queue: Named<'_>) -> BrokerError {
+    invalid(name, queue, &format!("{{unacceptable_type,{}}}", value.type_name()))
+}
+
+fn integer(name: &str, value: &FieldValue, queue: Named<'_>, range: RangeInclusive<i64>) -> Result<(), BrokerError> {
+    let Some(n) = value.as_int() else { return Err(unacceptable(name, value, queue)) };
+    let why = match n {
+        _ if range.contains(&n) => return Ok(()),
+        0 => "value_zero",
+        ..0 => "value_negative",
+        1.. => "value_too_big",
+    };
+    Err(invalid(name, queue, &format!("{{{why},{n}}}")))
+}
+
+/// A text; exchanges and routing keys that are not UTF-8 cannot be named.
+fn text<'v>(name: &str, value: &'v FieldValue, queue: Named<'_>) -> Result<&'v str, BrokerError> {
+    match value {
+        FieldValue::LongStr(_) => value.as_str().ok_or_else(|| invalid(name, queue, "not UTF-8")),
+        _ => Err(unacceptable(name, value, queue)),
     }
 }
 
-/// Where a queue's arguments want its leader.
-pub(super) fn leader_locator(arguments: &FieldTable) -> Option<LeaderLocator> {
-    locator(arguments.get("x-queue-leader-locator")?.as_str()?)
+/// What an operator should know about the arguments of a new queue, though they are accepted.
+pub(super) fn warn(kind: QueueKind, arguments: &FieldTable, queue: Named<'_>) {
+    let text = |name: &str| arguments.get(name).and_then(FieldValue::as_str);
+    let Named { vhost, name } = queue;
+    if kind != QueueKind::Quorum {
+        return;
+    }
+    if text("x-overflow") == Some("reject-publish-dlx") {
+        tracing::warn!(queue = name, vhost, "quorum queues have no overflow reject-publish-dlx: drop-head is used");
+    }
+    if text("x-dead-letter-strategy") == Some("at-least-once") && text("x-overflow") != Some("reject-publish") {
+        tracing::warn!(
+            queue = name,
+            vhost,
+            "dead-letter-strategy at-least-once needs overflow reject-publish: without it, at-most-once is used"
+        );
+    }
 }
 
 /// How many members a quorum queue's arguments ask for.
@@ -169,22 +226,8 @@ pub(super) fn initial_group_size(arguments: &FieldTable) -> Option<usize> {
     size(arguments, "x-quorum-initial-group-size")
 }
 
-/// The members that a quorum queue is to have.
-pub(super) fn target_group_size(arguments: &FieldTable) -> Option<usize> {
-    size(arguments, "x-quorum-target-group-size")
-}
-
 fn size(arguments: &FieldTable, name: &str) -> Option<usize> {
     arguments.get(name)?.as_int().and_then(|n| usize::try_from(n).ok())
-}
-
-/// The configuration of a quorum queue's machine.
-pub(crate) fn quorum_config(arguments: &FieldTable) -> Config {
-    let mut config = Config::default();
-    if let Some(limit) = arguments.get("x-delivery-limit").and_then(FieldValue::as_int) {
-        config.delivery_limit = u32::try_from(limit).ok();
-    }
-    config
 }
 
 /// Compares the arguments that the queue's type knows with those that it was declared with.
@@ -245,9 +288,58 @@ mod tests {
     #[test]
     fn an_argument_that_has_no_effect_yet_is_refused() {
         assert!(
-            error(QueueKind::Quorum, &FieldTable::new().with("x-max-length", FieldValue::I64(5)))
+            error(QueueKind::Classic, &FieldTable::new().with("x-max-length", FieldValue::I64(5)))
                 .contains("not available")
         );
+    }
+
+    #[test]
+    fn a_quorum_queues_arguments_are_checked_for_type_and_range() {
+        let why = |name: &str, value: FieldValue| {
+            let table = FieldTable::new().with(name, value);
+            match check(QueueKind::Quorum, &table, QUEUE) {
+                Ok(()) => String::new(),
+                Err(error) => {
+                    let text = error.to_string();
+                    let start = format!("invalid arg '{name}' for queue 'q' in vhost '/': ");
+                    text.strip_prefix(&start).expect("the argument is named").to_owned()
+                }
+            }
+        };
+        for name in ["x-max-length", "x-max-length-bytes", "x-message-ttl", "x-consumer-timeout"] {
+            assert_eq!(why(name, FieldValue::U8(0)), "", "{name}");
+            assert_eq!(why(name, FieldValue::I64(-5)), "{value_negative,-5}", "{name}");
+            assert_eq!(why(name, FieldValue::text("5")), "{unacceptable_type,longstr}", "{name}");
+        }
+        assert_eq!(why("x-expires", FieldValue::I64(0)), "{value_zero,0}");
+        assert_eq!(why("x-expires", FieldValue::I64(1)), "");
+        assert_eq!(why("x-message-ttl", FieldValue::I64(MAX_EXPIRY + 1)), "{value_too_big,315360000001}");
+        assert_eq!(why("x-delayed-retry-min", FieldValue::I64(0)), "{value_zero,0}");
+        assert_eq!(why("x-delivery-limit", FieldValue::I64(-1)), "");
+        assert_eq!(why("x-delivery-limit", FieldValue::Bool(true)), "{unacceptable_type,bool}");
+        assert_eq!(why("x-overflow", FieldValue::text("reject-publish-dlx")), "");
+        assert_eq!(why("x-overflow", FieldValue::text("drop-tail")), "invalid_overflow");
+        assert_eq!(why("x-overflow", FieldValue::I64(1)), "{unacceptable_type,long}");
+        assert_eq!(why("x-dead-letter-exchange", FieldValue::text("")), "");
+        assert_eq!(why("x-dead-letter-exchange", FieldValue::I64(1)), "{unacceptable_type,long}");
+        assert_eq!(why("x-dead-letter-strategy", FieldValue::text("at-least-once")), "");
+        assert_eq!(why("x-dead-letter-strategy", FieldValue::text("often")), "invalid_dlx_strategy");
+        assert_eq!(why("x-delayed-retry-type", FieldValue::text("failed")), "");
+        assert_eq!(why("x-delayed-retry-type", FieldValue::text("some")), "invalid_delayed_retry_type");
+        assert_eq!(why("x-single-active-consumer", FieldValue::Bool(true)), "");
+        assert_eq!(why("x-single-active-consumer", FieldValue::text("true")), "{unacceptable_type,longstr}");
+        assert_eq!(why("x-quorum-target-group-size", FieldValue::I64(0)), "{value_non_positive,0}");
+    }
+
+    #[test]
+    fn a_dead_letter_routing_key_needs_an_exchange() {
+        let key = FieldTable::new().with("x-dead-letter-routing-key", FieldValue::text("k"));
+        assert_eq!(
+            error(QueueKind::Quorum, &key),
+            "invalid arg 'x-dead-letter-routing-key' for queue 'q' in vhost '/': routing_key_but_no_dlx_defined"
+        );
+        let both = key.with("x-dead-letter-exchange", FieldValue::text("d"));
+        assert_eq!(check(QueueKind::Quorum, &both, QUEUE), Ok(()));
     }
 
     #[test]

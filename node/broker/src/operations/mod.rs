@@ -16,7 +16,6 @@ use warren_metastore::tree::MetaError;
 use crate::error::BrokerError;
 use crate::metadata::WriteError;
 
-pub(crate) use arguments::quorum_config;
 pub use binding::BindingSpec;
 pub use exchange::ExchangeSpec;
 pub use queue::{QueueDeclared, QueueSpec};

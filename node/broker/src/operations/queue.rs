@@ -19,6 +19,7 @@ use crate::cluster::identity_file::random_u64;
 use crate::error::{BrokerError, no_queue};
 use crate::metadata::{WriteError, now_ms};
 use crate::node::{Broker, LeaderLocator, QUEUE_TIMEOUT};
+use crate::policy;
 use crate::queue::protocol::{QueueReply, QueueRequest, QueueStats};
 
 /// What names of the direct reply-to pseudo-queue begin with.
@@ -97,6 +98,8 @@ impl Broker {
             check_quorum_flags(&spec, named)?;
         }
         self.check_queue_limit(&spec.name)?;
+        self.check_dead_letter(cx, &spec)?;
+        arguments::warn(kind, &spec.arguments, named);
         let queue = self.new_queue(cx, kind, &spec);
         let reply = match self.metadata.write(queue.create_or_get()).await {
             Ok(reply) => Ok(reply),
@@ -199,8 +202,18 @@ impl Broker {
         }
     }
 
+    /// Who lets a queue's messages go to an exchange must be allowed to move them there.
+    fn check_dead_letter(&self, cx: &Context, spec: &QueueSpec) -> Result<(), BrokerError> {
+        let Some(exchange) = spec.arguments.get("x-dead-letter-exchange").and_then(FieldValue::as_str) else {
+            return Ok(());
+        };
+        self.check(&cx.user.name, &cx.vhost, Permission::Read, Resource::Queue(&spec.name))?;
+        self.check(&cx.user.name, &cx.vhost, Permission::Write, Resource::Exchange(exchange))
+    }
+
     fn new_queue(&self, cx: &Context, kind: QueueKind, spec: &QueueSpec) -> Queue {
-        let locator = arguments::leader_locator(&spec.arguments).unwrap_or(self.config.leader_locator);
+        let policies = policy::merged(&self.metadata.queue_policies(&cx.vhost, &spec.name, kind));
+        let locator = policy::leader_locator(&spec.arguments, &policies).unwrap_or(self.config.leader_locator);
         let home = match locator {
             LeaderLocator::Balanced if !spec.exclusive => self.node_to_lead(),
             _ => self.me,

@@ -17,9 +17,9 @@ use warren_raft::driver::GroupStatus;
 use warren_raft::log_store::{MemberRole, Membership};
 use warren_raft::machine::Role;
 
-use super::arguments;
 use super::members::{AT_ONCE, MemberError, Order, Part, REMOVE_TIME};
 use crate::node::Broker;
+use crate::policy;
 
 /// A member that the group has and the record has not is removed when it was seen so many times in a row.
 const STRANGER: u32 = 2;
@@ -36,7 +36,8 @@ const ROUND: usize = 256;
 pub struct Reconciliation {
     /// Whether it is on.
     pub enabled: bool,
-    /// Members that every quorum queue is to have; a queue's own `x-quorum-target-group-size` counts where it is higher.
+    /// Members that every quorum queue is to have; a queue's own `x-quorum-target-group-size` and its policies'
+    /// `target-group-size` count where they are higher.
     pub target_size: Option<usize>,
     /// Whether members on nodes that left the cluster are removed.
     pub auto_remove: bool,
@@ -246,7 +247,8 @@ impl Broker {
         loads: &HashMap<NodeId, usize>,
     ) -> Option<Arc<Stored<Node>>> {
         let arguments = FieldTable::decode_bare(&queue.arguments).unwrap_or_default();
-        let target = settings.target_size.max(arguments::target_group_size(&arguments))?;
+        let policies = policy::merged(&self.metadata.queue_policies(&queue.vhost, &queue.name, queue.kind));
+        let target = settings.target_size.max(policy::target_group_size(&arguments, &policies))?;
         let size = queue.members.len();
         if size >= target {
             return None;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use warren_metastore::records::{Queue, QueueKind};
+use warren_metastore::records::{Definition, Queue, QueueKind};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MachineVersion};
 use warren_queues::quorum::LATEST;
@@ -18,8 +18,8 @@ use warren_raft::runtime::{CreateError, HostError};
 
 use super::group::QuorumMachine;
 use crate::node::Broker;
-use crate::operations::quorum_config;
 use crate::operations::reconcile::Doubts;
+use crate::policy::quorum_config;
 
 /// How often everything is compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(30);
@@ -174,9 +174,10 @@ impl Broker {
         }
     }
 
+    /// Every member begins with what the arguments say: policies come and go, and reach the members through the log.
     fn quorum_machine(&self, arguments: &[u8]) -> QuorumMachine {
         let arguments = FieldTable::decode_bare(arguments).unwrap_or_default();
-        QuorumMachine::new(Arc::clone(&self.groups), quorum_config(&arguments))
+        QuorumMachine::new(Arc::clone(&self.groups), quorum_config(&arguments, &Definition::new()))
     }
 
     async fn end_here(&self, group: GroupId) {
