@@ -296,6 +296,9 @@ impl Server {
             },
             machine_version: MachineVersion(settings.queues.machine_version),
             reconciliation: settings.queues.reconciliation.clone(),
+            consumer_timeout_ms: u64::try_from(settings.queues.consumer_timeout.as_millis()).ok(),
+            dead_letter_prefetch: u32::try_from(settings.queues.dead_letter_prefetch).unwrap_or(u32::MAX),
+            dead_letter_retry: settings.queues.dead_letter_retry,
             quorum_size: u32::try_from(settings.queues.initial_cluster_size).unwrap_or(u32::MAX),
             default_queue_type: match settings.queues.default_type {
                 QueueType::Classic => QueueKind::Classic,

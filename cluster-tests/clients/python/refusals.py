@@ -5,7 +5,7 @@ import pika
 import scenario
 
 CLASSIC = {}
-NOT_YET = {
+NOT_YET_IN_CLASSIC = {
     "x-expires": 60_000,
     "x-message-ttl": 60_000,
     "x-dead-letter-exchange": "amq.fanout",
@@ -16,15 +16,15 @@ NOT_YET = {
     "x-single-active-consumer": True,
 }
 NOT_YET_CLASSIC = {"x-max-priority": 5, "x-queue-master-locator": "client-local"}
-NOT_YET_QUORUM = {
+ONLY_QUORUM = {
     "x-dead-letter-strategy": "at-least-once",
-    "x-member-placement-tag": "a",
     "x-delayed-retry-type": "all",
     "x-delayed-retry-min": 1,
     "x-delayed-retry-max": 1,
     "x-consumer-timeout": 60_000,
     "x-consumer-disconnected-timeout": 60_000,
 }
+NOT_YET_QUORUM = {"x-member-placement-tag": "a"}
 STREAM_ONLY = {
     "x-max-age": "1h",
     "x-stream-max-segment-size-bytes": 1_000_000,
@@ -32,7 +32,7 @@ STREAM_ONLY = {
     "x-initial-cluster-size": 1,
 }
 CONSUMER = {
-    "x-consumer-timeout": 60_000,
+    "x-consumer-timeout": "60s",
     "x-stream-offset": "first",
     "x-stream-filter": "f",
     "x-stream-match-unfiltered": True,
@@ -63,8 +63,8 @@ def refused(run, what, connection, ask, code, named):
 
 
 def queue_arguments(run, connection):
-    classic = NOT_YET | NOT_YET_CLASSIC | NOT_YET_QUORUM | STREAM_ONLY | {"x-delivery-limit": 5}
-    quorum = NOT_YET | NOT_YET_CLASSIC | NOT_YET_QUORUM | STREAM_ONLY | {"x-queue-mode": "lazy"}
+    classic = NOT_YET_IN_CLASSIC | NOT_YET_CLASSIC | NOT_YET_QUORUM | ONLY_QUORUM | STREAM_ONLY | {"x-delivery-limit": 5}
+    quorum = NOT_YET_CLASSIC | NOT_YET_QUORUM | STREAM_ONLY | {"x-queue-mode": "lazy"}
     invalid = {"x-queue-type": "bogus", "x-queue-version": 1}
     for base, arguments in ((CLASSIC, classic | invalid | {"x-queue-mode": "busy"}), (scenario.QUORUM, quorum)):
         known = run.name_of(f"known-{base.get('x-queue-type', 'classic')}")

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{QueueKind, User};
 use warren_proto::ids::{MachineVersion, NodeId, SessionRef};
+use warren_queues::quorum::Overflow;
 use warren_raft::driver::GroupStatus;
 use warren_raft::log_store::{LogStore, MemberRole, StoreFigures};
 use warren_raft::machine::EntryReader;
@@ -101,6 +102,12 @@ pub struct NodeConfig {
     pub machine_version: MachineVersion,
     /// Whether and how quorum queues get the members that they lack.
     pub reconciliation: Reconciliation,
+    /// How long a quorum queue's consumer may hold a message, in ms, where neither it nor the queue says so.
+    pub consumer_timeout_ms: Option<u64>,
+    /// Dead messages of one queue that may be on their way to queues that confirm them.
+    pub dead_letter_prefetch: u32,
+    /// Pause before such a message that was refused, or had no queue to go to, is tried again.
+    pub dead_letter_retry: Duration,
     /// Members of a new quorum queue.
     pub quorum_size: u32,
     /// Queue type where neither the client nor the vhost names one.
@@ -183,6 +190,20 @@ impl Broker {
     /// The way to queues and sessions.
     pub fn links(&self) -> &Links {
         &self.links
+    }
+
+    /// What becomes of dead messages.
+    pub fn dead_letters(&self) -> &crate::dead_letter::DeadLetters {
+        &self.groups.dead_letters
+    }
+
+    /// Whether a queue may refuse what is published to it, because it has a limit.
+    pub(crate) fn may_refuse_publishes(&self, target: &QueueTarget) -> bool {
+        target.kind == QueueKind::Quorum
+            && self
+                .metadata
+                .quorum_config(target.group)
+                .is_some_and(|config| config.overflow == Overflow::RejectPublish)
     }
 
     /// The metadata tree.

@@ -27,6 +27,7 @@ use crate::access;
 use crate::cluster::formation::{self, HELLO, Hello, JOIN, JoinRequest, Membership, Peer};
 use crate::cluster::identity_file::{Cluster, IdentityError, NodeIdentity, random_u64};
 use crate::connections::Connections;
+use crate::dead_letter::DeadLetters;
 use crate::metadata::{MetaMachine, Metadata, WriteError};
 use crate::node::{Broker, NodeConfig};
 use crate::operations::members::ORDER;
@@ -121,12 +122,15 @@ impl Broker {
         let (queue_changes, changes) = mpsc::unbounded_channel();
         let metadata = Metadata::new(sessions.incarnation(), config.metadata_timeout, queue_changes.clone());
         let deleted = metadata.clone();
+        let (unused, unused_queues) = mpsc::unbounded_channel();
         let groups = Arc::new(GroupContext {
             me,
             sessions: Arc::clone(&sessions),
             links: Arc::clone(&links),
             supported: *SUPPORTED.start()..=config.machine_version.min(LATEST),
             is_deleted: Box::new(move |group| !deleted.has_queue(group)),
+            dead_letters: Arc::new(DeadLetters::new(tokio::runtime::Handle::current())),
+            unused,
         });
         let (meta_store, queue_store) = open_stores(&config).await?;
         let quarantine = Arc::new(Quarantine::new(Arc::clone(&queue_store), config.queues_data.join("quarantine")));
@@ -209,6 +213,7 @@ impl Broker {
             config,
         });
         let _ = calls.broker.set(Arc::downgrade(&broker));
+        broker.groups.dead_letters.connect(Arc::downgrade(&broker));
         tokio::spawn(follow_peers(Arc::downgrade(&broker), transport.events()));
 
         progress("waiting for a metadata leader");
@@ -220,6 +225,7 @@ impl Broker {
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
         tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
         tokio::spawn(delete_abandoned(Arc::downgrade(&broker), left));
+        tokio::spawn(delete_unused(Arc::downgrade(&broker), unused_queues));
         tokio::spawn(housekeep(Arc::downgrade(&broker), vec![meta_store, queue_store]));
         progress("running");
         Ok(broker)
@@ -771,6 +777,23 @@ async fn delete_abandoned(broker: Weak<Broker>, mut left: mpsc::UnboundedReceive
             && let Err(error) = broker.delete_queue(&queue).await
         {
             tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "auto-delete queue was not deleted yet");
+        }
+    }
+}
+
+/// Deletes queues that nobody has used for as long as they are to live without.
+async fn delete_unused(broker: Weak<Broker>, mut unused: mpsc::UnboundedReceiver<GroupId>) {
+    while let Some(group) = unused.recv().await {
+        let Some(broker) = broker.upgrade() else { return };
+        let Some(queue) = broker.metadata.queue_of_group(group) else { continue };
+        match broker.delete_queue(&queue).await {
+            Ok(()) => {
+                tracing::info!(queue = %queue.name, vhost = %queue.vhost, "a queue was deleted because it was not used");
+            }
+            // Its leader says so again.
+            Err(error) => {
+                tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "an unused queue was not deleted yet");
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use warren_broker::Broker;
+use warren_broker::dead_letter::{REASONS, Treatment};
 use warren_raft::log_store::StoreFigures;
 use warren_raft::runtime::HostFigures;
 use warren_raft::transport::Lane;
@@ -93,6 +94,7 @@ pub async fn metrics(broker: &Arc<Broker>) -> Outcome {
     page.family("rabbitmq_connections", "Client connections.", one(broker.connections().len() as u64));
     let queues = broker.metadata().projections().load().queues().count();
     page.family("rabbitmq_queues", "Queues of the cluster.", one(queues as u64));
+    dead_letters(&mut page, broker);
     let resident = super::node::resident_memory().as_u64().unwrap_or_default();
     page.family("rabbitmq_process_resident_memory_bytes", "Memory of the process.", one(resident));
     let memory = allocator::figures();
@@ -102,6 +104,24 @@ pub async fn metrics(broker: &Arc<Broker>) -> Outcome {
         memory.into_iter().map(|(kind, bytes)| (format!("{{kind=\"{kind}\"}}"), bytes)),
     );
     Ok(Answer::Value(json!({"text": page.0.trim_end()})))
+}
+
+/// Messages that left quorum queues unconsumed, under RabbitMQ's names.
+fn dead_letters(page: &mut Page, broker: &Broker) {
+    let dead = broker.dead_letters();
+    let labels =
+        |strategy: &str| format!("{{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"{strategy}\"}}");
+    for reason in REASONS {
+        let name = format!("rabbitmq_global_messages_dead_lettered_{}_total", reason.name());
+        let of_reason = dead.counts().filter(|(other, ..)| *other == reason);
+        let samples: Vec<_> = of_reason.map(|(_, treatment, count)| (labels(treatment.name()), count)).collect();
+        page.family(&name, "Messages that left queues led by this node unconsumed, for this reason.", samples);
+    }
+    page.family(
+        "rabbitmq_global_messages_dead_lettered_confirmed_total",
+        "Dead messages that all of their targets have confirmed.",
+        [(labels(Treatment::AtLeastOnce.name()), dead.confirmed())],
+    );
 }
 
 fn of_peers(page: &mut Page, broker: &Broker) {

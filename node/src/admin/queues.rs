@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warren_broker::Broker;
-use warren_broker::queue::protocol::QueueStats;
+use warren_broker::queue::protocol::{ConsumerStats, QueueStats};
+use warren_broker::{Broker, ConsumerStatus};
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{Queue, QueueKind, Stored};
 use warren_proto::ids::{GroupId, NodeId};
@@ -34,6 +34,20 @@ const LIVE: &[&str] = &[
     "message_bytes_ready",
     "message_bytes_unacknowledged",
     "message_bytes_persistent",
+    "messages_ready_high",
+    "messages_ready_normal",
+    "messages_ready_returned",
+    "messages_by_priority",
+    "messages_active_priorities",
+    "messages_delayed",
+    "next_delayed_at",
+    "last_delayed_at",
+    "messages_dlx",
+    "message_bytes_dlx",
+    "publishers",
+    "delivery_limit",
+    "single_active_consumer_tag",
+    "single_active_consumer_pid",
     "consumers",
     "state",
 ];
@@ -155,18 +169,7 @@ fn queue_row(broker: &Broker, target: &QueueTarget, asked: Option<&Asked>) -> Ro
     ]);
     match asked {
         Some(Asked::Stats(stats)) => {
-            let live = [
-                ("messages", stats.ready + stats.unacknowledged),
-                ("messages_ready", stats.ready),
-                ("messages_unacknowledged", stats.unacknowledged),
-                ("messages_persistent", stats.ready + stats.unacknowledged),
-                ("message_bytes", stats.ready_bytes + stats.unacknowledged_bytes),
-                ("message_bytes_ready", stats.ready_bytes),
-                ("message_bytes_unacknowledged", stats.unacknowledged_bytes),
-                ("message_bytes_persistent", stats.ready_bytes + stats.unacknowledged_bytes),
-                ("consumers", stats.consumers.len() as u64),
-            ];
-            row.extend(live.map(|(name, value)| (name.to_owned(), Value::from(value))));
+            row.extend(counts(broker, target.kind, stats));
             row.insert("state".to_owned(), json!("running"));
         }
         _ => {
@@ -181,6 +184,68 @@ fn queue_row(broker: &Broker, target: &QueueTarget, asked: Option<&Asked>) -> Ro
     row
 }
 
+/// What the queue itself knows.
+fn counts(broker: &Broker, kind: QueueKind, stats: &QueueStats) -> Row {
+    let messages = stats.ready + stats.unacknowledged + stats.delayed + stats.dead;
+    let bytes = stats.ready_bytes + stats.unacknowledged_bytes + stats.delayed_bytes + stats.dead_bytes;
+    let active = stats.consumers.iter().filter(|consumer| is_active(consumer.status)).count();
+    let waiting = stats.consumers.iter().filter(|consumer| consumer.status == ConsumerStatus::Waiting).count();
+    let mut counts = row([
+        ("messages", json!(messages)),
+        ("messages_ready", json!(stats.ready)),
+        ("messages_unacknowledged", json!(stats.unacknowledged)),
+        ("messages_persistent", json!(messages)),
+        ("message_bytes", json!(bytes)),
+        ("message_bytes_ready", json!(stats.ready_bytes)),
+        ("message_bytes_unacknowledged", json!(stats.unacknowledged_bytes)),
+        ("message_bytes_persistent", json!(bytes)),
+        ("publishers", json!(stats.publishers)),
+        ("consumers", json!(active + waiting)),
+    ]);
+    if kind == QueueKind::Quorum {
+        let high: u64 = stats.by_priority.iter().filter(|(priority, _)| *priority >= 5).map(|(_, n)| n).sum();
+        let by_priority: serde_json::Map<String, Value> =
+            stats.by_priority.iter().map(|(priority, n)| (priority.to_string(), json!(n))).collect();
+        let single = stats.consumers.iter().find(|consumer| consumer.status == ConsumerStatus::SingleActive);
+        counts.extend(row([
+            ("messages_ready_high", json!(high)),
+            ("messages_ready_normal", json!(stats.ready.saturating_sub(high + stats.returned))),
+            ("messages_ready_returned", json!(stats.returned)),
+            ("messages_by_priority", Value::Object(by_priority)),
+            ("messages_active_priorities", json!(stats.by_priority.len())),
+            ("messages_delayed", json!(stats.delayed)),
+            ("next_delayed_at", json!(stats.delayed_until.map(|(next, _)| next))),
+            ("last_delayed_at", json!(stats.delayed_until.map(|(_, last)| last))),
+            ("messages_dlx", json!(stats.dead)),
+            ("message_bytes_dlx", json!(stats.dead_bytes)),
+            ("delivery_limit", stats.delivery_limit.map_or(json!("unlimited"), |limit| json!(limit))),
+            ("single_active_consumer_tag", json!(single.map(|consumer| String::from_utf8_lossy(&consumer.tag)))),
+            ("single_active_consumer_pid", json!(single.map(|consumer| channel_pid(broker, consumer)))),
+        ]));
+    }
+    counts
+}
+
+fn channel_pid(broker: &Broker, consumer: &ConsumerStats) -> String {
+    let session = &consumer.session;
+    pid_of(&peers::name(broker, session.node), session.incarnation, session.id)
+}
+
+fn is_active(status: ConsumerStatus) -> bool {
+    matches!(status, ConsumerStatus::Up | ConsumerStatus::SingleActive)
+}
+
+/// A consumer's status in RabbitMQ's words.
+fn activity(status: ConsumerStatus) -> &'static str {
+    match status {
+        ConsumerStatus::Up => "up",
+        ConsumerStatus::SingleActive => "single_active",
+        ConsumerStatus::Waiting => "waiting",
+        ConsumerStatus::Suspected => "suspected_down",
+        ConsumerStatus::TimedOut => "timeout",
+    }
+}
+
 /// `list_consumers`.
 pub async fn list_consumers(broker: &Arc<Broker>, request: &Request) -> Outcome {
     let targets = targets(broker, &request.vhost)?;
@@ -189,15 +254,14 @@ pub async fn list_consumers(broker: &Arc<Broker>, request: &Request) -> Outcome 
     for (target, asked) in targets.iter().zip(&answers) {
         let Asked::Stats(stats) = asked else { continue };
         for consumer in &stats.consumers {
-            let session = &consumer.session;
             rows.push(row([
                 ("queue_name", json!(target.name.as_ref())),
-                ("channel_pid", json!(pid_of(&peers::name(broker, session.node), session.incarnation, session.id))),
+                ("channel_pid", json!(channel_pid(broker, consumer))),
                 ("consumer_tag", json!(String::from_utf8_lossy(&consumer.tag))),
                 ("ack_required", json!(consumer.ack_required)),
                 ("prefetch_count", json!(consumer.prefetch)),
-                ("active", json!(consumer.active)),
-                ("activity_status", json!(if consumer.active { "up" } else { "waiting" })),
+                ("active", json!(is_active(consumer.status))),
+                ("activity_status", json!(activity(consumer.status))),
                 (
                     "arguments",
                     if consumer.priority == 0 { json!({}) } else { json!({"x-priority": consumer.priority}) },

@@ -76,7 +76,6 @@ pub const INERT: &[(&str, Check, Why)] = &[
     ("session_max_per_connection", integer, Why::NotYet),
     ("link_max_per_session", integer, Why::NotYet),
     ("amqp10.**", any, Why::NotYet),
-    ("consumer_timeout", time, Why::NotYet),
     ("consumer_disconnected_timeout", time, Why::NotYet),
     ("default_users.**", any, Why::NotYet),
     ("auth_http.**", any, Why::NotYet),

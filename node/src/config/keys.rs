@@ -182,6 +182,13 @@ pub const KEYS: &[(&str, Apply)] = &[
     ("quorum_queue.commands_soft_limit", |d, _, v| {
         set(&mut d.settings.queues.commands_soft_limit, value::integer(v, 1..=1_000_000))
     }),
+    ("consumer_timeout", |d, _, v| set(&mut d.settings.queues.consumer_timeout, more_than_zero(v))),
+    ("quorum_queue.dead_letter_worker_consumer_prefetch", |d, _, v| {
+        set(&mut d.settings.queues.dead_letter_prefetch, value::integer(v, 1..=65_535))
+    }),
+    ("quorum_queue.dead_letter_worker_publisher_confirm_timeout", |d, _, v| {
+        set(&mut d.settings.queues.dead_letter_retry, more_than_zero(v))
+    }),
     ("quorum_queue.machine_version_limit", |d, _, v| {
         let (oldest, newest) = (MACHINE_VERSIONS.start().0, MACHINE_VERSIONS.end().0);
         let limit = value::integer(v, oldest.into()..=newest.into())?;

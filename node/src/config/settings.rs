@@ -210,6 +210,12 @@ pub struct Queues {
     pub initial_cluster_size: u64,
     /// Commands that a queue client sends ahead of their confirmation.
     pub commands_soft_limit: u64,
+    /// How long a quorum queue's consumer may hold a message, where neither it nor the queue says so.
+    pub consumer_timeout: Duration,
+    /// Dead messages of one queue that may be on their way to queues that confirm them.
+    pub dead_letter_prefetch: u64,
+    /// Pause before such a message that was refused, or had no queue to go to, is tried again.
+    pub dead_letter_retry: Duration,
     /// Where a new queue's leader is placed.
     pub leader_locator: LeaderLocator,
     /// The newest machine version that this node's members of quorum queues support.
@@ -344,6 +350,9 @@ impl Default for Settings {
             queues: Queues {
                 default_type: QueueType::Classic,
                 initial_cluster_size: 3,
+                consumer_timeout: Duration::from_secs(30 * 60),
+                dead_letter_prefetch: 32,
+                dead_letter_retry: Duration::from_secs(180),
                 commands_soft_limit: 32,
                 leader_locator: LeaderLocator::ClientLocal,
                 machine_version: MACHINE_VERSIONS.end().0,

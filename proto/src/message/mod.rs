@@ -4,7 +4,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | format, 1 |
+//! | 1 | format: 1, or 2 if the broker has dead-lettered it, so that its headers of deaths are the broker's own |
 //! | 1 | protocol it was published with: 1 = AMQP 0-9-1 |
 //! | 1 + n | exchange |
 //! | 2 + n | routing key |
@@ -25,6 +25,8 @@ pub use expiration::{InvalidExpiration, MAX_EXPIRATION_MS, parse_expiration};
 pub use keys::{KeysHeader, KeysNotArray, keys_in};
 
 const FORMAT: u8 = 1;
+/// The same of a message that was dead-lettered: clients' own headers of that kind mean nothing.
+const FORMAT_DEAD: u8 = 2;
 /// Bytes of a head around exchange, key and properties.
 const FIXED: usize = 1 + 1 + 1 + 2 + 4;
 
@@ -81,11 +83,27 @@ impl Message {
     /// `properties` is a checked property block; exchange and key must fit their length fields, as everything read
     /// from a short string does (longer ones are cut).
     pub fn new(arena: &mut BytesMut, exchange: &str, routing_key: &[u8], properties: &[u8], body: Bytes) -> Self {
+        Self::of_format(FORMAT, arena, exchange, routing_key, properties, body)
+    }
+
+    /// A message that the broker publishes again because it died in a queue; `properties` tell of its deaths.
+    pub fn dead_lettered(exchange: &str, routing_key: &[u8], properties: &[u8], body: Bytes) -> Self {
+        Self::of_format(FORMAT_DEAD, &mut BytesMut::new(), exchange, routing_key, properties, body)
+    }
+
+    fn of_format(
+        format: u8,
+        arena: &mut BytesMut,
+        exchange: &str,
+        routing_key: &[u8],
+        properties: &[u8],
+        body: Bytes,
+    ) -> Self {
         let exchange = &exchange.as_bytes()[..exchange.len().min(u8::MAX.into())];
         let routing_key = &routing_key[..routing_key.len().min(u16::MAX.into())];
         debug_assert!(arena.is_empty());
         arena.reserve(FIXED + exchange.len() + routing_key.len() + properties.len());
-        arena.put_u8(FORMAT);
+        arena.put_u8(format);
         arena.put_u8(Protocol::Amqp091.tag());
         arena.put_u8(exchange.len() as u8);
         arena.extend_from_slice(exchange);
@@ -104,7 +122,7 @@ impl Message {
     /// Reads a stored message; head and body share its buffer.
     pub fn parse(data: Bytes) -> Result<Self, MessageError> {
         let [format, protocol, exchange_len] = *data.first_chunk().ok_or(MessageError::Truncated)?;
-        if format != FORMAT {
+        if format != FORMAT && format != FORMAT_DEAD {
             return Err(MessageError::Format(format));
         }
         Protocol::from_tag(protocol).ok_or(MessageError::Protocol(protocol))?;
@@ -161,6 +179,11 @@ impl Message {
         let mut head = all.freeze();
         let body = head.split_off(self.head.len());
         Message { head, body, ..*self }
+    }
+
+    /// Whether the broker has dead-lettered it.
+    pub fn is_dead_lettered(&self) -> bool {
+        self.head[0] == FORMAT_DEAD
     }
 
     /// The exchange it was published to, or the one it was dead-lettered to.

@@ -11,7 +11,7 @@ use crate::message::StoredMessage;
 impl Queue {
     pub(super) fn register(&mut self, session: SessionRef, fx: &mut Effects) -> Reply {
         let enqueuer = self.sessions.enqueuer_or_insert(session, fx);
-        Reply::Registered { next_seq: enqueuer.next_seq }
+        Reply::Registered { next_seq: enqueuer.next_seq, blocked: false }
     }
 
     pub(super) fn enqueue(&mut self, origin: Option<Origin>, message: StoredMessage, fx: &mut Effects) -> Reply {

@@ -10,8 +10,10 @@ use crate::enqueuer::{Admission, Origin};
 
 impl Queue {
     pub(super) fn register(&mut self, session: SessionRef, fx: &mut Effects) -> Reply {
-        let enqueuer = self.sessions.enqueuer_or_insert(session, fx);
-        Reply::Registered { next_seq: enqueuer.next_seq }
+        let next_seq = self.sessions.enqueuer_or_insert(session, fx).next_seq;
+        // The answer says at once what the others are told after the command.
+        let blocked = self.rejects() && self.sessions.block(session);
+        Reply::Registered { next_seq, blocked }
     }
 
     pub(super) fn enqueue(&mut self, meta: &Meta, enqueue: &Enqueue, fx: &mut Effects) -> Reply {
@@ -22,7 +24,9 @@ impl Queue {
         };
         match refusal {
             None => {
-                self.messages.enqueue(meta.reference, size, enqueue.delivery_count);
+                let expiry = self.expiry(meta, enqueue.ttl_ms);
+                let carried = enqueue.delivery_count;
+                self.messages.enqueue(enqueue.priority, meta.version, meta.reference, size, carried, expiry);
                 Reply::Ok
             }
             Some(reply) => {

@@ -124,6 +124,8 @@ impl Consumer {
                 consumer: self.id(),
                 mode: Mode::SimplePrefetch(self.habits.prefetch),
                 priority: self.random.pick(&[0, 0, 0, 5]),
+                timeout_ms: None,
+                default_timeout_ms: None,
                 meta: ConsumerMeta { ack: true, args: Bytes::new(), username: Bytes::from_static(b"guest") },
             };
             self.command(Command::Attach(Box::new(attach)));
@@ -175,7 +177,8 @@ impl Consumer {
         self.work(turn);
         if self.gets() && self.commands.is_empty() && self.inbox.is_empty() && !turn.finishing {
             let tag = Bytes::copy_from_slice(&self.correlation.to_le_bytes());
-            self.command(Command::Dequeue { consumer: ConsumerId { session: self.session, tag }, settled: false });
+            let consumer = ConsumerId { session: self.session, tag };
+            self.command(Command::Dequeue { consumer, settled: false, default_timeout_ms: None });
         }
         let again = !self.commands.is_empty() && self.aim.is_due(turn.now_us);
         self.flush(again, turn);

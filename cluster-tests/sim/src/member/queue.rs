@@ -7,8 +7,8 @@ use bytes::Bytes;
 use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
 use warren_queues::quorum::{
-    Command, Config, Delivered, DropReason, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey,
-    stored_message,
+    Command, Config, DeadReason, Delivered, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey,
+    Traits, stored_message,
 };
 use warren_queues::{ConsumerId, ConsumerRef, Deliver, Origin, SessionLoss};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
@@ -139,7 +139,16 @@ impl QueueMember {
                 Effect::Timer { key, at_ms: None } => {
                     self.timers.remove(&key);
                 }
-                Effect::Dropped { .. } => {}
+                // Simulated queues have no dead-letter exchange, no limit and one kind of consumer.
+                Effect::Dropped { .. }
+                | Effect::DeadLetter { .. }
+                | Effect::Kept { .. }
+                | Effect::DlxDeliver { .. }
+                | Effect::DlxWorker(_)
+                | Effect::QueueStatus { .. }
+                | Effect::CreditReply(_)
+                | Effect::ConsumerActive { .. }
+                | Effect::Released { .. } => {}
             }
         }
         self.fx = fx;
@@ -229,7 +238,7 @@ impl QueueMember {
     fn publish(&mut self, from: SessionRef, first_seq: u64, messages: &[Bytes], out: &mut BatchBuilder) {
         let encoder = Encoder::for_group(out.effective());
         for (seq, body) in (first_seq..).zip(messages) {
-            if encoder.encode_publish(Origin { session: from, seq }, HEAD, body, out).is_err() {
+            if encoder.encode_publish(Origin { session: from, seq }, &Traits::default(), HEAD, body, out).is_err() {
                 self.say(from, QueueEvent::NotLeader { leader: None, busy: true });
                 return;
             }
@@ -289,7 +298,7 @@ impl QueueMember {
     /// Messages that the delivery limit dropped are not lost.
     fn excuse_dropped(&self) {
         let count = |effect: &Effect| match effect {
-            Effect::Dropped { reason: DropReason::DeliveryLimit, count } => *count,
+            Effect::Dropped { reason: DeadReason::DeliveryLimit, count } => *count,
             _ => 0,
         };
         let dropped: u64 = self.fx.iter().map(count).sum();

@@ -17,7 +17,7 @@ use crate::errors::from_broker;
 /// Arguments that only streams take.
 const STREAM_ARGUMENTS: [&str; 3] = ["x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"];
 
-/// An argument of quorum queues' consumers that Warren does not have yet.
+/// How long a quorum queue's consumer may hold a message, in ms.
 const CONSUMER_TIMEOUT: &str = "x-consumer-timeout";
 
 impl Channel {
@@ -58,7 +58,7 @@ impl Channel {
             self.consume_replies(tag, consume.no_ack)?;
             return Ok(started);
         }
-        let priority = priority(&consume.arguments)?;
+        let (priority, timeout_ms) = (priority(&consume.arguments)?, timeout(&consume.arguments)?);
         let target = context.broker.queue_to_read(&context.caller, &queue).map_err(from_broker)?;
         let spec = ConsumerSpec {
             tag: tag.into_bytes(),
@@ -68,6 +68,7 @@ impl Channel {
             priority,
             arguments: consume.arguments.to_bytes(),
             user: context.caller.user.name.to_string(),
+            timeout_ms,
         };
         self.session.consume(&target, spec).await.map_err(from_broker)?;
         Ok(started)
@@ -129,10 +130,6 @@ fn priority(arguments: &FieldTable) -> Result<i32, ProtocolError> {
             return Err(ProtocolError::new(ReplyCode::PreconditionFailed, text));
         }
     }
-    if arguments.get(CONSUMER_TIMEOUT).is_some() {
-        let text = format!("consumer argument '{CONSUMER_TIMEOUT}' is not available in this version of Warren");
-        return Err(ProtocolError::new(ReplyCode::PreconditionFailed, text));
-    }
     let Some(value) = arguments.get("x-priority") else {
         return Ok(0);
     };
@@ -141,6 +138,18 @@ fn priority(arguments: &FieldTable) -> Result<i32, ProtocolError> {
         return Err(ProtocolError::new(ReplyCode::PreconditionFailed, text));
     };
     Ok(priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
+}
+
+/// The consumer's own limit on how long it may hold a message.
+fn timeout(arguments: &FieldTable) -> Result<Option<u64>, ProtocolError> {
+    let Some(value) = arguments.get(CONSUMER_TIMEOUT) else { return Ok(None) };
+    match value.as_int().map(u64::try_from) {
+        Some(Ok(timeout)) => Ok(Some(timeout)),
+        _ => {
+            let text = format!("consumer argument '{CONSUMER_TIMEOUT}' must be a number of milliseconds, 0 or more");
+            Err(ProtocolError::new(ReplyCode::PreconditionFailed, text))
+        }
+    }
 }
 
 fn generated_tag() -> Result<ShortStr, ProtocolError> {
@@ -166,12 +175,20 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_would_have_no_effect_are_refused() {
-        for (name, value) in [("x-stream-offset", "first".into()), ("x-consumer-timeout", FieldValue::I32(60_000))] {
-            let arguments = FieldTable::new().with(name, value);
-            assert_eq!(priority(&arguments).map_err(|e| e.code), Err(ReplyCode::PreconditionFailed), "{name}");
-        }
+    fn arguments_of_streams_are_refused() {
+        let arguments = FieldTable::new().with("x-stream-offset", "first");
+        assert_eq!(priority(&arguments).map_err(|e| e.code), Err(ReplyCode::PreconditionFailed));
         assert_eq!(priority(&FieldTable::new().with("x-foo", 1_i64)).ok(), Some(0));
+    }
+
+    #[test]
+    fn a_timeout_is_a_number_of_milliseconds() {
+        let with = |value: FieldValue| timeout(&FieldTable::new().with(CONSUMER_TIMEOUT, value));
+        assert_eq!(timeout(&FieldTable::new()).ok(), Some(None));
+        assert_eq!(with(FieldValue::I32(60_000)).ok(), Some(Some(60_000)));
+        for wrong in [FieldValue::I32(-1), "10s".into()] {
+            assert_eq!(with(wrong).map_err(|e| e.code), Err(ReplyCode::PreconditionFailed));
+        }
     }
 
     #[test]

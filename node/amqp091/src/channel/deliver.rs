@@ -4,8 +4,10 @@ use bytes::BytesMut;
 use tracing::error;
 use warren_broker::queue::protocol::{Body, ToSession};
 use warren_broker::{Delivered, Output};
+use warren_metastore::projections::QueueTarget;
 use warren_proto::amqp091::{
-    BasicCancel, BasicGetOk, DeliverRef, Egress, FrameSink, OutgoingContent, ShortStr, write_deliver, write_get_ok,
+    BasicCancel, BasicGetOk, DeliverRef, Egress, FrameSink, OutgoingContent, ProtocolError, ReplyCode, ShortStr,
+    write_deliver, write_get_ok,
 };
 use warren_proto::message::{DeliveryCounts, Message};
 
@@ -14,22 +16,41 @@ use super::{Channel, Context};
 
 impl Channel {
     /// Takes what a queue said, and writes what it means for the client. `outputs` is scratch space.
-    pub fn event(&mut self, to: ToSession, context: &Context, egress: &mut Egress, outputs: &mut Vec<Output>) {
+    ///
+    /// An error closes the channel.
+    pub fn event(
+        &mut self,
+        to: ToSession,
+        context: &Context,
+        egress: &mut Egress,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), ProtocolError> {
         if to.group == NO_QUEUE {
             self.replied(to, context, egress);
-            return;
+            return Ok(());
         }
         self.session.handle(to, outputs);
-        self.write_outputs(context, egress, outputs);
+        self.write_outputs(context, egress, outputs)
     }
 
-    /// Does what time demands. `outputs` is scratch space.
-    pub fn tick(&mut self, context: &Context, egress: &mut Egress, outputs: &mut Vec<Output>) {
+    /// Does what time demands. `outputs` is scratch space. An error closes the channel.
+    pub fn tick(
+        &mut self,
+        context: &Context,
+        egress: &mut Egress,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), ProtocolError> {
         self.session.tick(outputs);
-        self.write_outputs(context, egress, outputs);
+        self.write_outputs(context, egress, outputs)
     }
 
-    fn write_outputs(&mut self, context: &Context, egress: &mut Egress, outputs: &mut Vec<Output>) {
+    fn write_outputs(
+        &mut self,
+        context: &Context,
+        egress: &mut Egress,
+        outputs: &mut Vec<Output>,
+    ) -> Result<(), ProtocolError> {
+        let mut outcome = Ok(());
         for output in outputs.drain(..) {
             match output {
                 Output::Deliver(delivered) => self.deliver(&delivered, context, egress),
@@ -40,8 +61,23 @@ impl Channel {
                         BasicCancel { consumer_tag, nowait: true }.write_frame(self.number, egress.buffer());
                     }
                 }
+                Output::TimedOut { tag, queue, count } => match tag.and_then(|tag| ShortStr::from_bytes(tag).ok()) {
+                    Some(consumer_tag) if context.cancel_notify => {
+                        tracing::warn!(
+                            queue = %queue.name,
+                            vhost = %queue.vhost,
+                            channel = self.number,
+                            consumer = consumer_tag.as_str(),
+                            count,
+                            "a consumer has not acknowledged deliveries in time: they are the queue's again, and it ends"
+                        );
+                        BasicCancel { consumer_tag, nowait: true }.write_frame(self.number, egress.buffer());
+                    }
+                    _ => outcome = Err(timed_out(self.number, &queue, count)),
+                },
             }
         }
+        outcome
     }
 
     fn replied(&mut self, to: ToSession, context: &Context, egress: &mut Egress) {
@@ -96,6 +132,16 @@ impl Channel {
         };
         write_get_ok(egress, &method, content);
     }
+}
+
+/// What closes the channel of a client that cannot be told otherwise.
+fn timed_out(channel: u16, queue: &QueueTarget, count: u64) -> ProtocolError {
+    let text = format!(
+        "delivery acknowledgement on channel {channel} timed out: {count} deliveries from queue '{}' in vhost '{}' were \
+         held for too long. This timeout value can be configured, see consumer_timeout",
+        queue.name, queue.vhost
+    );
+    ProtocolError::new(ReplyCode::PreconditionFailed, text)
 }
 
 /// The stored message. One that cannot be read stays unacknowledged, so it is not lost, and the log says so.

@@ -1,13 +1,15 @@
 //! Publishing: the checks of `basic.publish` in their order, routing, and what cannot be routed.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use warren_broker::access::{Permission, Resource};
 use warren_broker::error::no_exchange;
-use warren_broker::{BrokerError, QueuedMessage};
-use warren_metastore::projections::{HeaderLookup, Routed};
+use warren_broker::{BrokerError, QueuedMessage, Traits};
+use warren_metastore::projections::{HeaderLookup, QueueTarget, Routed};
+use warren_metastore::records::QueueKind;
 use warren_proto::amqp091::{
     BasicPublish, Content, Egress, OutgoingContent, PropertiesRef, Property, ProtocolError, PublishRef, ReplyCode,
     TableRef, verbatim, write_return,
@@ -51,6 +53,7 @@ struct Remembered {
     block: Bytes,
     /// The stored message's head.
     head: Bytes,
+    traits: Traits,
     queues: Routed,
     /// Of the view that the route was found in.
     generation: u64,
@@ -164,7 +167,7 @@ impl Channel {
             && last.holds(context)
         {
             self.publisher.misses = 0;
-            let message = QueuedMessage { head: last.head.clone(), body: content.body };
+            let message = QueuedMessage { head: last.head.clone(), body: content.body, traits: last.traits };
             self.session.publish(&last.queues, message);
             return Ok(());
         }
@@ -194,7 +197,7 @@ impl Channel {
             Some(last) => (last.queues.clone(), last.generation),
             None => self.publisher.route(publish.exchange, &keys, headers, context).map_err(from_broker)?,
         };
-        check_properties(&properties, context)?;
+        let traits = check_properties(&properties, &targets, context)?;
         let replies = reply_addresses(publish.exchange, &keys);
 
         let block = self.stored_properties(&properties, &content.properties, has_bcc)?;
@@ -217,6 +220,7 @@ impl Channel {
                 payload: Bytes::copy_from_slice(&content.method.payload),
                 block: Bytes::copy_from_slice(&content.properties),
                 head: Bytes::copy_from_slice(message.head()),
+                traits,
                 queues: targets.clone(),
                 generation,
                 checked,
@@ -227,7 +231,7 @@ impl Channel {
         for address in replies {
             address.send(&message, context);
         }
-        let message = QueuedMessage { head: message.head().clone(), body: message.body().clone() };
+        let message = QueuedMessage { head: message.head().clone(), body: message.body().clone(), traits };
         self.session.publish(&targets, message);
         Ok(())
     }
@@ -267,16 +271,28 @@ fn refused(text: impl Into<std::borrow::Cow<'static, str>>) -> ProtocolError {
     ProtocolError::new(ReplyCode::PreconditionFailed, text)
 }
 
-/// A message that is to expire is refused: one that quietly stays is handled long after its time.
-fn check_expiration(expiration: &str) -> Result<(), ProtocolError> {
-    parse_expiration(expiration).map_err(|e| refused(format!("invalid expiration '{expiration}': {e}")))?;
-    Err(refused(format!("expiration '{expiration}': message expiration is not available in this version of Warren")))
+/// When a message is to expire, in ms. Classic queues cannot have it expire yet: one that quietly stays is handled long
+/// after its time, so it is refused where it would go to one.
+fn expiry(expiration: &str, targets: &[Arc<QueueTarget>]) -> Result<u64, ProtocolError> {
+    let ttl = parse_expiration(expiration).map_err(|e| refused(format!("invalid expiration '{expiration}': {e}")))?;
+    match targets.iter().find(|target| target.kind == QueueKind::Classic) {
+        None => Ok(ttl),
+        Some(target) => Err(refused(format!(
+            "expiration '{expiration}': message expiration is not available for classic queues such as '{}' in vhost \
+             '{}' in this version of Warren",
+            target.name, target.vhost
+        ))),
+    }
 }
 
-fn check_properties(properties: &PropertiesRef<'_>, context: &Context) -> Result<(), ProtocolError> {
-    if let Some(expiration) = properties.expiration() {
-        check_expiration(expiration)?;
-    }
+/// What the queues have to know of the message.
+fn check_properties(
+    properties: &PropertiesRef<'_>,
+    targets: &[Arc<QueueTarget>],
+    context: &Context,
+) -> Result<Traits, ProtocolError> {
+    let ttl_ms = properties.expiration().map(|expiration| expiry(expiration, targets)).transpose()?;
+    let traits = Traits { delivery_count: 0, priority: properties.priority(), ttl_ms };
     if let Some(claimed) = properties.user_id() {
         let user = &context.caller.user;
         if claimed != &*user.name && !user.tags.iter().any(|tag| tag == IMPERSONATOR) {
@@ -286,7 +302,7 @@ fn check_properties(properties: &PropertiesRef<'_>, context: &Context) -> Result
             )));
         }
     }
-    Ok(())
+    Ok(traits)
 }
 
 /// Adds the keys of `CC` and `BCC`. Whether there is a `BCC` header, which is not to be stored.
@@ -344,12 +360,13 @@ mod tests {
     }
 
     #[test]
-    fn expiration_is_refused_whether_it_is_valid_or_not() {
-        for (expiration, words) in [("60000", "not available"), ("+5", "not available"), ("10ms", "not an integer")] {
-            let error = check_expiration(expiration).expect_err("refused");
-            assert_eq!(error.code, ReplyCode::PreconditionFailed);
-            assert!(error.explanation.contains(words), "{error}");
-        }
+    fn expiration_is_a_number_of_milliseconds_in_text() {
+        assert_eq!(expiry("60000", &[]).ok(), Some(60_000));
+        assert_eq!(expiry("+5", &[]).ok(), Some(5));
+        assert_eq!(expiry("0", &[]).ok(), Some(0));
+        let error = expiry("10ms", &[]).expect_err("refused");
+        assert_eq!(error.code, ReplyCode::PreconditionFailed);
+        assert!(error.explanation.contains("not an integer"), "{error}");
     }
 
     #[test]

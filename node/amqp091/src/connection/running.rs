@@ -97,6 +97,8 @@ pub struct Running {
     pause: Duration,
     arena: BytesMut,
     outputs: Vec<Output>,
+    /// Channels to be ended, and why.
+    faulty: Vec<(u16, ProtocolError)>,
     peer: std::net::SocketAddr,
 }
 
@@ -144,6 +146,7 @@ impl Running {
             pause: TICK,
             arena: BytesMut::new(),
             outputs: Vec::new(),
+            faulty: Vec::new(),
             peer: ends.peer,
         }
     }
@@ -182,10 +185,12 @@ impl Running {
                         self.more_events()?;
                     }
                     self.end_batch()?;
+                    self.end_faulty().await?;
                     self.resume().await?;
                 }
                 () = timer.as_mut() => {
                     self.tick()?;
+                    self.end_faulty().await?;
                     armed = None;
                     self.resume().await?;
                 }
@@ -289,6 +294,14 @@ impl Running {
             Ok(Step::Close) => self.close_channel(number, None).await,
             Err(error) => self.fault(number, error).await,
         }
+    }
+
+    /// Ends the channels whose queues have said something that a client can be told in no other way.
+    async fn end_faulty(&mut self) -> Result<(), End> {
+        while let Some((number, error)) = self.faulty.pop() {
+            self.fault(number, error).await?;
+        }
+        Ok(())
     }
 
     /// A fault ends the channel, or the connection.
@@ -485,7 +498,9 @@ impl Running {
                     self.touched.push(number);
                 }
                 self.active = true;
-                channel.event(to, &self.context, &mut self.link.egress, &mut self.outputs);
+                if let Err(error) = channel.event(to, &self.context, &mut self.link.egress, &mut self.outputs) {
+                    self.faulty.push((number, error));
+                }
                 Ok(())
             }
             SessionEvent::Missed { session, group } => {
@@ -581,7 +596,9 @@ impl Running {
                 && channel.needs_tick()
             {
                 // Written also if nothing is awaited any more: time may have resolved publishes.
-                channel.tick(&self.context, &mut self.link.egress, &mut self.outputs);
+                if let Err(error) = channel.tick(&self.context, &mut self.link.egress, &mut self.outputs) {
+                    self.faulty.push((*number, error));
+                }
                 self.active |= channel.is_waiting();
                 self.waiting = true;
                 self.touched.push(*number);

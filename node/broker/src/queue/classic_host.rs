@@ -17,8 +17,8 @@ use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Origin, 
 use super::group::refuse;
 use super::links::Links;
 use super::protocol::{
-    Body, ConsumerStats, DELIVERY_BYTES, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest,
-    QueueStats, Room, Settlement, ToQueue, ToSession,
+    Body, ConsumerStats, ConsumerStatus, DELIVERY_BYTES, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply,
+    QueueRequest, QueueStats, Room, Settlement, ToQueue, ToSession,
 };
 use crate::metadata::now_ms;
 
@@ -196,7 +196,7 @@ impl Hosted {
 
 fn command(from: SessionRef, request: QueueRequest) -> Command {
     match request {
-        QueueRequest::Attach { tag, no_ack, exclusive, prefetch, priority, arguments, user } => {
+        QueueRequest::Attach { tag, no_ack, exclusive, prefetch, priority, arguments, user, .. } => {
             Command::Attach(Box::new(Attach {
                 consumer: ConsumerId { session: from, tag },
                 exclusive,
@@ -205,7 +205,7 @@ fn command(from: SessionRef, request: QueueRequest) -> Command {
                 meta: ConsumerMeta { ack: !no_ack, args: arguments, username: Bytes::from(user) },
             }))
         }
-        QueueRequest::Dequeue { tag } => {
+        QueueRequest::Dequeue { tag, .. } => {
             Command::Dequeue { consumer: ConsumerId { session: from, tag }, settled: false }
         }
         QueueRequest::Settle { key, settlement, ids } => {
@@ -222,6 +222,9 @@ fn command(from: SessionRef, request: QueueRequest) -> Command {
         }
         QueueRequest::Purge => Command::Purge,
         QueueRequest::SessionGone { session } => Command::SessionDown { session },
+        QueueRequest::Register => Command::RegisterEnqueuer { session: from },
+        // Only quorum queues keep dead messages, and nobody asks others for them.
+        QueueRequest::DlxAttach { .. } | QueueRequest::DlxSettle { .. } => Command::Continue,
     }
 }
 
@@ -235,7 +238,9 @@ fn reply(reply: Reply) -> QueueReply {
         Reply::Purged { count } => QueueReply::Purged { count },
         Reply::NotFound => QueueReply::NotFound,
         Reply::ExclusiveUse => QueueReply::ExclusiveUse,
-        Reply::Ok | Reply::Cancelled { .. } | Reply::Registered { .. } => QueueReply::Done,
+        Reply::Registered { blocked, .. } => QueueReply::Registered { reject: blocked },
+        Reply::SingleActive => QueueReply::SingleActive,
+        Reply::Ok | Reply::Cancelled { .. } | Reply::Retried { .. } => QueueReply::Done,
         Reply::Unsupported
         | Reply::AlreadyApplied
         | Reply::IdInUse
@@ -268,10 +273,11 @@ fn stats(queue: &Queue) -> QueueStats {
                 session: c.id.session,
                 ack_required: c.meta.ack,
                 prefetch: c.prefetch,
-                active: true,
+                status: ConsumerStatus::Up,
                 priority: c.priority,
                 user: String::from_utf8_lossy(&c.meta.username).into_owned(),
             })
             .collect(),
+        ..QueueStats::default()
     }
 }

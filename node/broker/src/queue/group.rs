@@ -8,7 +8,8 @@ use bytes::Bytes;
 use warren_proto::batch::{Batch, BatchBuilder};
 use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
 use warren_queues::quorum::{
-    Attach, Command, Config, Delivered, Effect, Effects, Encoder, Meta, Mode, Queue, Reply, TimerKey, stored_message,
+    Attach, Command, Config, DeadReason, Delivered, Effect, Effects, Encoder, Meta, Mode, Modify, Queue, Reply,
+    TimerKey, stored_message,
 };
 use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Deliver, Origin, SessionLoss};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
@@ -18,6 +19,7 @@ use super::protocol::{
     Body, ConsumerStats, DELIVERY_BYTES, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest,
     QueueStats, Room, Settlement, ToQueue, ToSession,
 };
+use crate::dead_letter::{DeadLetters, Outlet, Pins, Treatment, Worker};
 use crate::session::registry::Sessions;
 
 /// How often a leader compares what its queue believes of sessions with what is true: word of a change may have come
@@ -51,6 +53,10 @@ pub struct GroupContext {
     pub supported: RangeInclusive<MachineVersion>,
     /// Whether the metadata says that this group's queue is gone.
     pub is_deleted: Box<dyn Fn(GroupId) -> bool + Send + Sync>,
+    /// The way of dead messages.
+    pub dead_letters: Arc<DeadLetters>,
+    /// Where groups are named whose queues are to be deleted because nobody uses them.
+    pub unused: tokio::sync::mpsc::UnboundedSender<GroupId>,
 }
 
 /// A command whose reply somebody waits for.
@@ -87,6 +93,14 @@ pub struct QuorumMachine {
     rechecked_at: u64,
     pinged_at: u64,
     force_snapshot: bool,
+    /// Leader: the way of dead messages that are published once.
+    outlet: Outlet,
+    /// Entries whose messages are still to be published.
+    pins: Pins,
+    /// Leader: who takes dead messages that are kept to their new queues.
+    worker: Option<Worker>,
+    /// Leader: when it last said that the queue is unused.
+    unused_said_at: u64,
 }
 
 impl QuorumMachine {
@@ -106,6 +120,10 @@ impl QuorumMachine {
             rechecked_at: 0,
             pinged_at: 0,
             force_snapshot: false,
+            outlet: Outlet::default(),
+            pins: Pins::default(),
+            worker: None,
+            unused_said_at: 0,
         }
     }
 
@@ -130,7 +148,9 @@ impl QuorumMachine {
                 let encoder = Encoder::for_group(out.effective());
                 for (seq, message) in (first_seq..).zip(&messages) {
                     let origin = Origin { session: from, seq };
-                    if let Err(error) = encoder.encode_publish(origin, &message.head, &message.body, out) {
+                    if let Err(error) =
+                        encoder.encode_publish(origin, &message.traits, &message.head, &message.body, out)
+                    {
                         // The session resends from here on.
                         tracing::debug!(%error, "a publish was not appended");
                         self.say(from, cx, not_leader(None, Vec::new(), Some(seq), true));
@@ -179,6 +199,14 @@ impl QuorumMachine {
             ready_bytes: overview.bytes_ready,
             unacknowledged_bytes: overview.bytes_unacked,
             publishers: overview.publishers,
+            dead: overview.dead,
+            dead_bytes: overview.bytes_dead,
+            delayed: overview.delayed,
+            delayed_bytes: overview.bytes - overview.bytes_ready - overview.bytes_unacked,
+            returned: overview.ready_returned,
+            by_priority: self.queue.ready_by_priority().collect(),
+            delayed_until: self.queue.delayed_until(),
+            delivery_limit: self.queue.config().delivery_limit,
             consumers: self
                 .queue
                 .consumers()
@@ -188,8 +216,9 @@ impl QuorumMachine {
                     ack_required: c.meta.ack,
                     prefetch: match c.mode {
                         Mode::SimplePrefetch(n) => n,
+                        Mode::Credited { .. } => 0,
                     },
-                    active: c.active,
+                    status: c.status,
                     priority: c.priority,
                     user: String::from_utf8_lossy(&c.meta.username).into_owned(),
                 })
@@ -220,15 +249,25 @@ impl QuorumMachine {
                     self.monitored.remove(&session);
                 }
                 Effect::LeaderChange(session) => self.say(session, cx, QueueEvent::LeaderChanged),
+                // Of an entry, it was said before the publishes were confirmed that made the queue full.
+                Effect::QueueStatus { .. } if batch.is_some() => {}
+                Effect::QueueStatus { session, reject } => self.say(session, cx, QueueEvent::Status { reject }),
+                Effect::Released { session, tag, key, ids, dequeue } => {
+                    self.say(session, cx, QueueEvent::Released { tag, key: Reference(key.0), ids, dequeue });
+                }
+                // Clients that grant credit, or hear of turns, come by AMQP 1.0.
+                Effect::CreditReply(_) | Effect::ConsumerActive { .. } => {}
+                Effect::DeadLetter { reason, messages } => self.publish_dead(reason, &messages, &mut bodies, cx),
+                Effect::DlxDeliver { session, messages } => self.hand_to_worker(session, &messages, &mut bodies),
+                Effect::DlxWorker(needed) => self.set_worker(needed, cx),
+                Effect::Kept { reason, count } => self.count_dead(reason, Treatment::AtLeastOnce, count),
                 Effect::Timer { key, at_ms: Some(at) } => {
                     self.timers.insert(key, at);
                 }
                 Effect::Timer { key, at_ms: None } => {
                     self.timers.remove(&key);
                 }
-                Effect::Dropped { reason, count } => {
-                    tracing::debug!(group = %cx.group, ?reason, count, "messages dropped");
-                }
+                Effect::Dropped { reason, count } => self.count_dead(reason, Treatment::Disabled, count),
             }
         }
         for messages in spent {
@@ -252,6 +291,55 @@ impl QuorumMachine {
             let event = QueueEvent::Deliver { tag, key, messages, again: false };
             self.context.links.to_session(ToSession { session: deliver.session, group: cx.group, leader, event });
             rest = later;
+        }
+    }
+
+    fn count_dead(&self, reason: DeadReason, treatment: Treatment, count: u64) {
+        self.context.dead_letters.count(reason, treatment, count);
+    }
+
+    /// Has dead messages published where the configuration says.
+    fn publish_dead(&mut self, reason: DeadReason, messages: &[Delivered], bodies: &mut Bodies<'_>, cx: &GroupCx<'_>) {
+        let Some(to) = &self.queue.config().dead_letter else {
+            self.count_dead(reason, Treatment::Disabled, messages.len() as u64);
+            return;
+        };
+        let indexes = messages.iter().map(|m| m.reference.index()).collect();
+        // What is not in memory is read when its turn comes.
+        let messages = messages.iter().map(|m| bodies.delivery(m)).collect();
+        let shared = &self.context.dead_letters;
+        self.outlet.publish(shared, cx.group, reason, to, messages, (&self.pins, indexes));
+    }
+
+    fn hand_to_worker(&self, session: SessionRef, messages: &[(DeadReason, Delivered)], bodies: &mut Bodies<'_>) {
+        if let (Some(worker), Some(to)) = (&self.worker, &self.queue.config().dead_letter) {
+            let messages = messages.iter().map(|(reason, m)| (*reason, bodies.delivery(m))).collect();
+            worker.deliver(session, to.clone(), messages);
+        }
+    }
+
+    fn set_worker(&mut self, needed: bool, cx: &GroupCx<'_>) {
+        self.worker = needed.then(|| Worker::start(&self.context.dead_letters, cx.group));
+    }
+
+    /// Leader: starts a worker where one is needed and has ended.
+    fn keep_worker(&mut self, cx: &GroupCx<'_>) {
+        if self.queue.config().at_least_once() && !self.worker.as_ref().is_some_and(Worker::is_alive) {
+            self.set_worker(true, cx);
+        }
+    }
+
+    /// Leader: has the queue deleted if nobody has used it for long enough.
+    fn expire(&mut self, cx: &GroupCx<'_>) {
+        let due = self.queue.expires_at().is_some_and(|at| at <= cx.now_ms);
+        if due && cx.now_ms.saturating_sub(self.unused_said_at) >= RESTING_RECHECK_MS {
+            self.unused_said_at = cx.now_ms;
+            if self.queue.overview().last_active_ms == 0 {
+                // Nothing was ever asked of it: its time begins with any command.
+                self.owed.push(Command::Continue);
+                return;
+            }
+            let _ = self.context.unused.send(cx.group);
         }
     }
 
@@ -291,7 +379,9 @@ impl QuorumMachine {
 
     fn answer(&mut self, awaited: Awaited, reply: Reply, bodies: &mut Bodies<'_>, cx: &GroupCx<'_>) {
         let reply = match reply {
-            Reply::Ok | Reply::Cancelled { .. } | Reply::Registered { .. } => QueueReply::Done,
+            Reply::Ok | Reply::Cancelled { .. } | Reply::Retried { .. } => QueueReply::Done,
+            Reply::Registered { blocked, .. } => QueueReply::Registered { reject: blocked },
+            Reply::SingleActive => QueueReply::SingleActive,
             Reply::Attached { key, next_msg_id, .. } => QueueReply::Attached { key: Reference(key.0), next_msg_id },
             Reply::Got { key, message, ready } => {
                 QueueReply::Got { key: Reference(key.0), message: bodies.delivery(&message), ready }
@@ -316,23 +406,44 @@ fn not_leader(leader: Option<NodeId>, correlations: Vec<u64>, first_seq: Option<
 
 fn command(from: SessionRef, request: QueueRequest) -> Command {
     match request {
-        QueueRequest::Attach { tag, no_ack, exclusive: _, prefetch, priority, arguments, user } => {
-            Command::Attach(Box::new(Attach {
-                consumer: ConsumerId { session: from, tag },
-                mode: Mode::SimplePrefetch(if no_ack { 0 } else { prefetch }),
-                priority,
-                meta: ConsumerMeta { ack: !no_ack, args: arguments, username: user.into() },
-            }))
+        QueueRequest::Attach {
+            tag,
+            no_ack,
+            exclusive: _,
+            prefetch,
+            priority,
+            arguments,
+            user,
+            timeout_ms,
+            default_timeout_ms,
+        } => Command::Attach(Box::new(Attach {
+            consumer: ConsumerId { session: from, tag },
+            mode: Mode::SimplePrefetch(if no_ack { 0 } else { prefetch }),
+            priority,
+            timeout_ms,
+            default_timeout_ms,
+            meta: ConsumerMeta { ack: !no_ack, args: arguments, username: user.into() },
+        })),
+        QueueRequest::Dequeue { tag, default_timeout_ms } => {
+            Command::Dequeue { consumer: ConsumerId { session: from, tag }, settled: false, default_timeout_ms }
         }
-        QueueRequest::Dequeue { tag } => {
-            Command::Dequeue { consumer: ConsumerId { session: from, tag }, settled: false }
-        }
+        QueueRequest::Register => Command::RegisterEnqueuer { session: from },
+        QueueRequest::DlxAttach { prefetch } => Command::DlxAttach { session: from, prefetch },
+        QueueRequest::DlxSettle { ids } => Command::DlxSettle { session: from, ids },
         QueueRequest::Settle { key, settlement, ids } => {
             let consumer = ConsumerRef::Key(ConsumerKey(key.0));
             match settlement {
                 Settlement::Ack => Command::Settle { consumer, ids },
                 Settlement::Requeue { failed } => Command::Return { consumer, ids, failed },
-                Settlement::Discard { .. } => Command::Discard { consumer, ids },
+                Settlement::Discard { failed: true } => Command::Discard { consumer, ids },
+                Settlement::Discard { failed: false } => Command::Modify(Box::new(Modify {
+                    consumer,
+                    ids,
+                    failed: false,
+                    undeliverable_here: true,
+                    deliver_at_ms: None,
+                    annotations: Vec::new(),
+                })),
             }
         }
         QueueRequest::Cancel { tag } => {
@@ -507,6 +618,13 @@ impl StateMachine for QuorumMachine {
                 self.answer(waiting, reply, &mut bodies, cx);
             }
         }
+        if speaks {
+            for effect in self.fx.iter() {
+                if let Effect::QueueStatus { session, reject } = effect {
+                    self.say(*session, cx, QueueEvent::Status { reject: *reject });
+                }
+            }
+        }
         for (session, first_seq, last_seq, outcome) in confirms.runs {
             self.say(session, cx, QueueEvent::Enqueued { first_seq, last_seq, outcome });
         }
@@ -538,6 +656,7 @@ impl StateMachine for QuorumMachine {
             self.monitored.clear();
             self.timers.clear();
             self.owed.clear();
+            self.worker = None;
         }
     }
 
@@ -554,7 +673,10 @@ impl StateMachine for QuorumMachine {
         for command in std::mem::take(&mut self.owed) {
             self.append(&command, out);
         }
-        let due: Vec<TimerKey> = self.timers.iter().filter(|(_, at)| **at <= cx.now_ms).map(|(key, _)| *key).collect();
+        // What expires now only makes more dead letters; it cannot be delivered any more in any case.
+        let waits = |key: &TimerKey| *key == TimerKey::ExpireMessages && self.outlet.is_crowded();
+        let due = self.timers.iter().filter(|(key, at)| **at <= cx.now_ms && !waits(key)).map(|(key, _)| *key);
+        let due: Vec<TimerKey> = due.collect();
         for key in due {
             self.timers.remove(&key);
             self.append(&Command::Timeout(key), out);
@@ -564,7 +686,9 @@ impl StateMachine for QuorumMachine {
             for command in self.corrections() {
                 self.append(&command, out);
             }
+            self.keep_worker(cx);
         }
+        self.expire(cx);
         if cx.now_ms.saturating_sub(self.pinged_at) >= PING_MS {
             self.pinged_at = cx.now_ms;
             for session in self.monitored.iter().filter(|s| s.node != self.context.me) {
@@ -577,8 +701,10 @@ impl StateMachine for QuorumMachine {
         if !self.owed.is_empty() {
             return Some(0);
         }
-        let recheck = self.queue.sessions().next().is_some().then_some(self.rechecked_at + RESTING_RECHECK_MS);
-        self.timers.values().min().copied().into_iter().chain(recheck).min()
+        let at_work = self.queue.sessions().next().is_some() || self.worker.is_some();
+        let recheck = at_work.then_some(self.rechecked_at + RESTING_RECHECK_MS);
+        let unused = self.queue.expires_at().map(|at| at.max(self.unused_said_at + RESTING_RECHECK_MS));
+        self.timers.values().min().copied().into_iter().chain(recheck).chain(unused).min()
     }
 
     fn reclaimable_bytes(&self) -> u64 {
@@ -588,7 +714,8 @@ impl StateMachine for QuorumMachine {
     fn snapshot(&mut self) -> MachineSnapshot {
         self.force_snapshot = false;
         self.queue.reset_reclaimable_bytes();
-        MachineSnapshot { state: Bytes::from(self.queue.encode_state()), live: self.queue.live() }
+        let live = self.pins.add_to(self.queue.live());
+        MachineSnapshot { state: Bytes::from(self.queue.encode_state()), live }
     }
 
     fn restore(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use warren_proto::ids::{GroupId, NodeId, Reference, SessionRef};
 use warren_queues::MsgIds;
+pub use warren_queues::quorum::{ConsumerStatus, Traits};
 use warren_raft::machine::EntryReader;
 
 /// Everything that one session sends one queue at once: what one read of the client's socket gave it.
@@ -73,11 +74,29 @@ pub enum QueueRequest {
         arguments: Bytes,
         /// Who consumes, for listings.
         user: String,
+        /// How long it may hold a message, in ms, if it says so.
+        timeout_ms: Option<u64>,
+        /// The same, if neither it nor the queue says so.
+        default_timeout_ms: Option<u64>,
     },
     /// Take one message.
     Dequeue {
         /// Unique in the session; a repeat gets the same message again until it is answered.
         tag: Bytes,
+        /// How long it may be held, in ms, if the queue does not say.
+        default_timeout_ms: Option<u64>,
+    },
+    /// Make the session known before it publishes, to hear whether it may.
+    Register,
+    /// Take dead messages to their new queues from now on; answered by the member that leads, and no other.
+    DlxAttach {
+        /// How many may be on their way.
+        prefetch: u32,
+    },
+    /// Dead messages have arrived.
+    DlxSettle {
+        /// Which.
+        ids: MsgIds,
     },
     /// Answer deliveries.
     Settle {
@@ -160,15 +179,24 @@ pub enum QueueReply {
     Unsupported,
     /// There is an exclusive consumer, or the new one would not be alone.
     ExclusiveUse,
+    /// The queue has a single active consumer: nothing can be taken past that.
+    SingleActive,
+    /// The session is known.
+    Registered {
+        /// Its publishes are to be refused.
+        reject: bool,
+    },
 }
 
 /// A message on its way to a queue: the container's head and body (spec: broker-model.md, section 8).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct QueuedMessage {
     /// Exchange, routing keys and properties, encoded.
     pub head: Bytes,
     /// The body.
     pub body: Bytes,
+    /// What quorum queues have to know of it.
+    pub traits: Traits,
 }
 
 impl QueuedMessage {
@@ -268,8 +296,24 @@ pub enum QueueEvent {
         /// It answers [`QueueItem::Redeliver`]: what is checked out from the asked id on, as far as one event goes.
         again: bool,
     },
-    /// Another member leads now: resend what is pending.
+    /// Another member leads now: resend what is pending. Publishes are not refused any more, unless that is said again.
     LeaderChanged,
+    /// Whether publishes of the session are to be refused: the queue is, or was, over its limit.
+    Status {
+        /// Whether.
+        reject: bool,
+    },
+    /// Messages were taken from a consumer that held them too long; late answers to them mean nothing.
+    Released {
+        /// The consumer's tag.
+        tag: Bytes,
+        /// The consumer's key at the queue.
+        key: Reference,
+        /// Which.
+        ids: MsgIds,
+        /// Whether a `basic.get` held them.
+        dequeue: bool,
+    },
     /// The node that was asked could not append; nothing was appended for these.
     NotLeader {
         /// The leader that it knows of.
@@ -335,6 +379,22 @@ pub struct QueueStats {
     pub publishers: u64,
     /// Consumers.
     pub consumers: Vec<ConsumerStats>,
+    /// Dead messages that are kept until they have arrived elsewhere.
+    pub dead: u64,
+    /// Bytes of their bodies.
+    pub dead_bytes: u64,
+    /// Messages that were given back and are not ready before their time.
+    pub delayed: u64,
+    /// Bytes of their bodies.
+    pub delayed_bytes: u64,
+    /// Ready messages that were given back.
+    pub returned: u64,
+    /// Ready messages that were never handed out, by descending priority.
+    pub by_priority: Vec<(u8, u64)>,
+    /// When the first and the last delayed message get ready, ms since 1970.
+    pub delayed_until: Option<(u64, u64)>,
+    /// Failed deliveries after which a message leaves the queue; `None` = none.
+    pub delivery_limit: Option<u32>,
 }
 
 /// One consumer of a queue.
@@ -348,8 +408,8 @@ pub struct ConsumerStats {
     pub ack_required: bool,
     /// Its prefetch; 0 = unlimited.
     pub prefetch: u32,
-    /// Whether the queue gives it messages.
-    pub active: bool,
+    /// Whether the queue gives it messages, and why not.
+    pub status: ConsumerStatus,
     /// Its priority.
     pub priority: i32,
     /// Who consumes.

@@ -6,8 +6,8 @@ use warren_proto::peer;
 use warren_queues::{MsgIds, Run};
 
 use super::protocol::{
-    Body, ConsumerStats, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueueStats,
-    QueuedMessage, Settlement, ToQueue, ToSession,
+    Body, ConsumerStats, ConsumerStatus, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest,
+    QueueStats, QueuedMessage, Settlement, ToQueue, ToSession, Traits,
 };
 
 /// A message of a peer that this binary does not understand. It is dropped and logged; the sender's resend rules apply.
@@ -38,7 +38,7 @@ pub fn encode_to_queue(to: ToQueue) -> peer::ToQueue {
             let kind = match item {
                 QueueItem::Publishes { first_seq, messages } => Kind::Publishes(peer::Publishes {
                     first_seq,
-                    messages: messages.into_iter().map(|m| peer::Publish { head: m.head, body: m.body }).collect(),
+                    messages: messages.into_iter().map(encode_publish).collect(),
                 }),
                 QueueItem::Command { correlation, request } => {
                     Kind::Command(peer::Command { correlation, request: Some(encode_request(request)) })
@@ -53,6 +53,29 @@ pub fn encode_to_queue(to: ToQueue) -> peer::ToQueue {
     peer::ToQueue { group: to.group.0, from: Some(session_id(to.from)), items }
 }
 
+fn encode_publish(message: QueuedMessage) -> peer::Publish {
+    let QueuedMessage { head, body, traits: Traits { delivery_count, priority, ttl_ms } } = message;
+    peer::Publish { head, body, delivery_count, priority: priority.map(u32::from), ttl_ms }
+}
+
+fn decode_publish(p: peer::Publish) -> QueuedMessage {
+    let priority = p.priority.map(|priority| u8::try_from(priority).unwrap_or(u8::MAX));
+    let traits = Traits { delivery_count: p.delivery_count, priority, ttl_ms: p.ttl_ms };
+    QueuedMessage { head: p.head, body: p.body, traits }
+}
+
+fn encode_runs(ids: &MsgIds) -> Vec<u64> {
+    ids.runs().iter().flat_map(|run| [run.start, run.count]).collect()
+}
+
+fn decode_runs(runs: &[u64]) -> MsgIds {
+    let mut ids = MsgIds::new();
+    for run in runs.chunks_exact(2) {
+        ids.push_run(Run { start: run[0], count: run[1] });
+    }
+    ids
+}
+
 /// Decodes what a session of another node asks.
 pub fn decode_to_queue(to: peer::ToQueue) -> Result<ToQueue, WireError> {
     use peer::queue_item::Kind;
@@ -61,7 +84,7 @@ pub fn decode_to_queue(to: peer::ToQueue) -> Result<ToQueue, WireError> {
         items.push(match item.kind.ok_or(WireError("queue item"))? {
             Kind::Publishes(p) => QueueItem::Publishes {
                 first_seq: p.first_seq,
-                messages: p.messages.into_iter().map(|m| QueuedMessage { head: m.head, body: m.body }).collect(),
+                messages: p.messages.into_iter().map(decode_publish).collect(),
             },
             Kind::Command(c) => QueueItem::Command {
                 correlation: c.correlation,
@@ -99,6 +122,10 @@ pub fn encode_to_session(to: ToSession) -> peer::ToSession {
             messages: messages.into_iter().map(encode_delivery).collect(),
         }),
         QueueEvent::LeaderChanged => Kind::LeaderChanged(peer::LeaderChanged {}),
+        QueueEvent::Status { reject } => Kind::Status(peer::Status { reject }),
+        QueueEvent::Released { tag, key, ids, dequeue } => {
+            Kind::Released(peer::Released { tag, key: key.0, runs: encode_runs(&ids), dequeue })
+        }
         QueueEvent::NotLeader { leader, correlations, first_seq, busy } => Kind::NotLeader(peer::NotLeader {
             leader: leader.map_or(0, |n| n.0),
             correlations,
@@ -115,6 +142,15 @@ pub fn encode_to_session(to: ToSession) -> peer::ToSession {
             unacknowledged_bytes: stats.unacknowledged_bytes,
             consumers: stats.consumers.len() as u64,
             publishers: stats.publishers,
+            dead: stats.dead,
+            dead_bytes: stats.dead_bytes,
+            delayed: stats.delayed,
+            delayed_bytes: stats.delayed_bytes,
+            returned: stats.returned,
+            by_priority: stats.by_priority.iter().flat_map(|(priority, n)| [u64::from(*priority), *n]).collect(),
+            next_delayed_at: stats.delayed_until.map(|(next, _)| next),
+            last_delayed_at: stats.delayed_until.map(|(_, last)| last),
+            delivery_limit: stats.delivery_limit,
             consumer_infos: stats
                 .consumers
                 .into_iter()
@@ -123,9 +159,10 @@ pub fn encode_to_session(to: ToSession) -> peer::ToSession {
                     session: Some(session_id(c.session)),
                     ack_required: c.ack_required,
                     prefetch: c.prefetch,
-                    active: c.active,
+                    active: matches!(c.status, ConsumerStatus::Up | ConsumerStatus::SingleActive),
                     priority: c.priority,
                     user: c.user,
+                    status: encode_status(c.status).into(),
                 })
                 .collect(),
         }),
@@ -170,6 +207,10 @@ pub fn decode_to_session(to: peer::ToSession) -> Result<ToSession, WireError> {
             messages: d.messages.into_iter().map(decode_delivery).collect(),
         },
         Kind::LeaderChanged(_) => QueueEvent::LeaderChanged,
+        Kind::Status(s) => QueueEvent::Status { reject: s.reject },
+        Kind::Released(r) => {
+            QueueEvent::Released { tag: r.tag, key: Reference(r.key), ids: decode_runs(&r.runs), dequeue: r.dequeue }
+        }
         Kind::NotLeader(n) => QueueEvent::NotLeader {
             leader: node(n.leader),
             correlations: n.correlations,
@@ -186,16 +227,29 @@ pub fn decode_to_session(to: peer::ToSession) -> Result<ToSession, WireError> {
                 ready_bytes: s.ready_bytes,
                 unacknowledged_bytes: s.unacknowledged_bytes,
                 publishers: s.publishers,
+                dead: s.dead,
+                dead_bytes: s.dead_bytes,
+                delayed: s.delayed,
+                delayed_bytes: s.delayed_bytes,
+                returned: s.returned,
+                by_priority: s
+                    .by_priority
+                    .chunks_exact(2)
+                    .map(|pair| (u8::try_from(pair[0]).unwrap_or(u8::MAX), pair[1]))
+                    .collect(),
+                delayed_until: s.next_delayed_at.zip(s.last_delayed_at),
+                delivery_limit: s.delivery_limit,
                 consumers: s
                     .consumer_infos
                     .into_iter()
                     .map(|c| {
+                        let status = decode_status(&c);
                         Ok(ConsumerStats {
                             tag: c.tag,
                             session: session_ref(c.session)?,
                             ack_required: c.ack_required,
                             prefetch: c.prefetch,
-                            active: c.active,
+                            status,
                             priority: c.priority,
                             user: c.user,
                         })
@@ -205,6 +259,28 @@ pub fn decode_to_session(to: peer::ToSession) -> Result<ToSession, WireError> {
         },
     };
     Ok(ToSession { session: session_ref(to.session)?, group: GroupId(to.group), leader: NodeId(to.leader), event })
+}
+
+fn encode_status(status: ConsumerStatus) -> peer::ConsumerStatus {
+    match status {
+        ConsumerStatus::Up => peer::ConsumerStatus::Up,
+        ConsumerStatus::SingleActive => peer::ConsumerStatus::SingleActive,
+        ConsumerStatus::Waiting => peer::ConsumerStatus::Waiting,
+        ConsumerStatus::Suspected => peer::ConsumerStatus::Suspected,
+        ConsumerStatus::TimedOut => peer::ConsumerStatus::TimedOut,
+    }
+}
+
+fn decode_status(c: &peer::ConsumerInfo) -> ConsumerStatus {
+    match c.status() {
+        // A node that only knows whether it is active says so in the older field.
+        peer::ConsumerStatus::Up if !c.active => ConsumerStatus::Waiting,
+        peer::ConsumerStatus::Up => ConsumerStatus::Up,
+        peer::ConsumerStatus::SingleActive => ConsumerStatus::SingleActive,
+        peer::ConsumerStatus::Waiting => ConsumerStatus::Waiting,
+        peer::ConsumerStatus::Suspected => ConsumerStatus::Suspected,
+        peer::ConsumerStatus::TimedOut => ConsumerStatus::TimedOut,
+    }
 }
 
 fn encode_delivery(m: Delivery) -> peer::Delivery {
@@ -228,10 +304,31 @@ fn decode_delivery(m: peer::Delivery) -> Delivery {
 fn encode_request(request: QueueRequest) -> peer::command::Request {
     use peer::command::Request as Wire;
     match request {
-        QueueRequest::Attach { tag, no_ack, exclusive, prefetch, priority, arguments, user } => {
-            Wire::Attach(peer::Attach { tag, no_ack, exclusive, prefetch, priority, arguments, user })
-        }
-        QueueRequest::Dequeue { tag } => Wire::Dequeue(peer::Dequeue { tag }),
+        QueueRequest::Attach {
+            tag,
+            no_ack,
+            exclusive,
+            prefetch,
+            priority,
+            arguments,
+            user,
+            timeout_ms,
+            default_timeout_ms,
+        } => Wire::Attach(peer::Attach {
+            tag,
+            no_ack,
+            exclusive,
+            prefetch,
+            priority,
+            arguments,
+            user,
+            timeout_ms,
+            default_timeout_ms,
+        }),
+        QueueRequest::Dequeue { tag, default_timeout_ms } => Wire::Dequeue(peer::Dequeue { tag, default_timeout_ms }),
+        QueueRequest::Register => Wire::Register(peer::Register {}),
+        QueueRequest::DlxAttach { prefetch } => Wire::DlxAttach(peer::DlxAttach { prefetch }),
+        QueueRequest::DlxSettle { ids } => Wire::DlxSettle(peer::DlxSettle { runs: encode_runs(&ids) }),
         QueueRequest::Settle { key, settlement, ids } => {
             let settlement = match settlement {
                 Settlement::Ack => peer::Settlement::Ack,
@@ -240,11 +337,7 @@ fn encode_request(request: QueueRequest) -> peer::command::Request {
                 Settlement::Discard { failed: false } => peer::Settlement::Discard,
                 Settlement::Discard { failed: true } => peer::Settlement::DiscardFailed,
             };
-            Wire::Settle(peer::Settle {
-                key: key.0,
-                settlement: settlement.into(),
-                runs: ids.runs().iter().flat_map(|run| [run.start, run.count]).collect(),
-            })
+            Wire::Settle(peer::Settle { key: key.0, settlement: settlement.into(), runs: encode_runs(&ids) })
         }
         QueueRequest::Sent { key, count } => Wire::Sent(peer::Sent { key: key.0, count }),
         QueueRequest::Cancel { tag } => Wire::Cancel(peer::Cancel { tag }),
@@ -266,8 +359,13 @@ fn decode_request(request: peer::command::Request) -> Result<QueueRequest, WireE
             priority: a.priority,
             arguments: a.arguments,
             user: a.user,
+            timeout_ms: a.timeout_ms,
+            default_timeout_ms: a.default_timeout_ms,
         },
-        Wire::Dequeue(d) => QueueRequest::Dequeue { tag: d.tag },
+        Wire::Dequeue(d) => QueueRequest::Dequeue { tag: d.tag, default_timeout_ms: d.default_timeout_ms },
+        Wire::Register(_) => QueueRequest::Register,
+        Wire::DlxAttach(d) => QueueRequest::DlxAttach { prefetch: d.prefetch },
+        Wire::DlxSettle(d) => QueueRequest::DlxSettle { ids: decode_runs(&d.runs) },
         Wire::Settle(s) => {
             let settlement = match peer::Settlement::try_from(s.settlement).map_err(|_| WireError("settlement"))? {
                 peer::Settlement::Ack => Settlement::Ack,
@@ -276,11 +374,7 @@ fn decode_request(request: peer::command::Request) -> Result<QueueRequest, WireE
                 peer::Settlement::Discard => Settlement::Discard { failed: false },
                 peer::Settlement::DiscardFailed => Settlement::Discard { failed: true },
             };
-            let mut ids = MsgIds::new();
-            for run in s.runs.chunks_exact(2) {
-                ids.push_run(Run { start: run[0], count: run[1] });
-            }
-            QueueRequest::Settle { key: Reference(s.key), settlement, ids }
+            QueueRequest::Settle { key: Reference(s.key), settlement, ids: decode_runs(&s.runs) }
         }
         Wire::Sent(s) => QueueRequest::Sent { key: Reference(s.key), count: s.count },
         Wire::Cancel(c) => QueueRequest::Cancel { tag: c.tag },
@@ -302,6 +396,8 @@ fn encode_reply(reply: QueueReply) -> peer::replied::Reply {
         QueueReply::NotFound => Wire::NotFound(peer::NotFound {}),
         QueueReply::Unsupported => Wire::Unsupported(peer::Unsupported {}),
         QueueReply::ExclusiveUse => Wire::ExclusiveUse(peer::ExclusiveUse {}),
+        QueueReply::SingleActive => Wire::SingleActive(peer::SingleActive {}),
+        QueueReply::Registered { reject } => Wire::Registered(peer::Registered { reject }),
     }
 }
 
@@ -320,5 +416,7 @@ fn decode_reply(reply: peer::replied::Reply) -> Result<QueueReply, WireError> {
         Wire::NotFound(_) => QueueReply::NotFound,
         Wire::Unsupported(_) => QueueReply::Unsupported,
         Wire::ExclusiveUse(_) => QueueReply::ExclusiveUse,
+        Wire::SingleActive(_) => QueueReply::SingleActive,
+        Wire::Registered(r) => QueueReply::Registered { reject: r.reject },
     })
 }

@@ -18,6 +18,7 @@ use slab::Slab;
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::QueueKind;
 use warren_proto::ids::{GroupId, NodeId, Reference, SessionRef};
+use warren_queues::MsgIds;
 
 use crate::error::BrokerError;
 use crate::node::Broker;
@@ -44,6 +45,15 @@ pub enum Output {
     Cancelled {
         /// The consumer's tag.
         tag: Bytes,
+    },
+    /// Messages were held too long and are the queue's again. Their consumer ended.
+    TimedOut {
+        /// The consumer's tag; `None` if a `basic.get` held one.
+        tag: Option<Bytes>,
+        /// The queue.
+        queue: Arc<QueueTarget>,
+        /// How many.
+        count: u64,
     },
 }
 
@@ -81,6 +91,8 @@ pub struct ConsumerSpec {
     pub arguments: Bytes,
     /// Who consumes, for listings.
     pub user: String,
+    /// How long it may hold a message, in ms, if it says so; quorum queues only.
+    pub timeout_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -164,8 +176,12 @@ impl Session {
     }
 
     fn publish_to(&mut self, target: &Arc<QueueTarget>, message: QueuedMessage, confirm: Option<u64>) {
-        let client = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
-        if !client.gone {
+        let client = Self::client(&self.broker, &mut self.clients, &mut self.dirty, self.me, target);
+        if !client.gone && !client.takes_publishes() {
+            if let (Some(confirms), Some(tag)) = (self.confirms.as_mut(), confirm) {
+                confirms.rejected(tag);
+            }
+        } else if !client.gone {
             client.publish(message, confirm);
         } else if let (Some(confirms), Some(tag)) = (self.confirms.as_mut(), confirm) {
             confirms.accepted(tag);
@@ -174,6 +190,7 @@ impl Session {
 
     /// The session's client of a queue, which is then flushed by the next [`flush`](Self::flush).
     fn client<'a>(
+        broker: &Broker,
         clients: &'a mut FxHashMap<GroupId, QueueClient>,
         dirty: &mut Vec<GroupId>,
         me: SessionRef,
@@ -182,7 +199,9 @@ impl Session {
         if dirty.last() != Some(&target.group) && !dirty.contains(&target.group) {
             dirty.push(target.group);
         }
-        clients.entry(target.group).or_insert_with(|| QueueClient::new(Arc::clone(target), me, Instant::now()))
+        clients.entry(target.group).or_insert_with(|| {
+            QueueClient::new(Arc::clone(target), me, broker.may_refuse_publishes(target), Instant::now())
+        })
     }
 
     /// Sends every queue what was gathered for it.
@@ -288,7 +307,7 @@ impl Session {
             cancelled: false,
         }) as u32;
         self.by_tag.insert(spec.tag.clone(), number);
-        let _ = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
+        let _ = Self::client(&self.broker, &mut self.clients, &mut self.dirty, self.me, target);
         let request = QueueRequest::Attach {
             tag: spec.tag.clone(),
             no_ack: spec.no_ack,
@@ -297,6 +316,8 @@ impl Session {
             priority: spec.priority,
             arguments: spec.arguments,
             user: spec.user,
+            timeout_ms: spec.timeout_ms,
+            default_timeout_ms: self.broker.config().consumer_timeout_ms,
         };
         let failure = match self.broker.call_queue(self.me, target, request).await {
             Ok(QueueReply::Attached { key, next_msg_id }) => {
@@ -366,16 +387,24 @@ impl Session {
         self.next_correlation += 1;
         // A tag of its own for each get, so that asking again after a leader change gives the same message.
         let tag = Bytes::from(format!("\0get-{}", self.next_correlation));
-        let request = QueueRequest::Dequeue { tag: tag.clone() };
+        let default_timeout_ms = self.broker.config().consumer_timeout_ms;
+        let request = QueueRequest::Dequeue { tag: tag.clone(), default_timeout_ms };
         let (key, message, ready) = match self.broker.call_queue(self.me, target, request).await? {
             QueueReply::Got { key, message, ready } => (key, message, ready),
             QueueReply::Empty => return Ok(None),
+            QueueReply::SingleActive => {
+                return Err(BrokerError::ResourceLocked(format!(
+                    "cannot obtain access to locked queue '{}' in vhost '{}'. basic.get operations are not supported by \
+                     quorum queues with single active consumer",
+                    target.name, target.vhost
+                )));
+            }
             other => return Err(unexpected(&other)),
         };
         let Body::Here(container) = message.body else {
             return Err(BrokerError::Internal("the message could not be read".into()));
         };
-        let client = Self::client(&mut self.clients, &mut self.dirty, self.me, target);
+        let client = Self::client(&self.broker, &mut self.clients, &mut self.dirty, self.me, target);
         if no_ack {
             // Answered here and not by the queue, which may be asked twice.
             client.settle(&ConsumerHandle { tag: tag.clone(), key }, Settlement::Ack, message.msg_id);
@@ -420,12 +449,28 @@ impl Session {
             QueueEvent::Replied { correlation, reply } => {
                 if let Some(client) = self.clients.get_mut(&group) {
                     client.replied(correlation, leader, now);
+                    let confirms = &mut self.confirms;
+                    if let QueueReply::Registered { reject } = reply
+                        && client.registered(correlation, reject, &mut |tag, taken| resolve(confirms, tag, taken))
+                        && !self.dirty.contains(&group)
+                    {
+                        self.dirty.push(group);
+                    }
                 }
                 if let QueueReply::Got { key, message, .. } = reply {
                     self.got_in_vain(group, key, &message);
                 }
             }
+            QueueEvent::Status { reject } => {
+                if let Some(client) = self.clients.get_mut(&group) {
+                    client.set_rejecting(reject);
+                }
+            }
+            QueueEvent::Released { tag, ids, dequeue, .. } => self.released(group, tag, &ids, dequeue, out),
             QueueEvent::LeaderChanged => {
+                if let Some(client) = self.clients.get_mut(&group) {
+                    client.set_rejecting(false);
+                }
                 self.resend(group, Some(leader), now);
                 self.ask_again(group, leader);
             }
@@ -619,6 +664,31 @@ impl Session {
             Some(leader) => client.resend(leader, now, &mut self.outbox),
             None => client.retry_later(now),
         }
+    }
+
+    /// The queue took back what a consumer held too long. It ends here and at the queue; late answers mean nothing.
+    fn released(&mut self, group: GroupId, tag: Bytes, ids: &MsgIds, dequeue: bool, out: &mut Vec<Output>) {
+        let Some(client) = self.clients.get_mut(&group) else { return };
+        let count = ids.runs().iter().map(|run| run.count).sum();
+        let queue = Arc::clone(&client.target);
+        if dequeue {
+            out.push(Output::TimedOut { tag: None, queue, count });
+            return;
+        }
+        self.next_correlation += 1;
+        client.command(self.next_correlation, QueueRequest::Cancel { tag: tag.clone() });
+        if !self.dirty.contains(&group) {
+            self.dirty.push(group);
+        }
+        let known = self.by_tag.get(&tag).copied().filter(|number| self.consumers[*number as usize].group == group);
+        let Some(number) = known else { return };
+        self.by_tag.remove(&tag);
+        let consumer = &mut self.consumers[number as usize];
+        consumer.cancelled = true;
+        if consumer.unanswered == 0 {
+            self.consumers.remove(number as usize);
+        }
+        out.push(Output::TimedOut { tag: Some(tag), queue, count });
     }
 
     fn queue_gone(&mut self, group: GroupId, out: &mut Vec<Output>) {

@@ -41,6 +41,19 @@ struct PendingPublish {
     message: QueuedMessage,
 }
 
+/// How far the queue knows its publisher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Registration {
+    /// The first publish makes it known.
+    ByPublishing,
+    /// It must be known before it publishes, since the queue may refuse.
+    Needed,
+    /// It was asked for, in a command of this correlation.
+    Asked(u64),
+    /// It is known.
+    Done,
+}
+
 #[derive(Debug)]
 struct PendingCommand {
     correlation: u64,
@@ -76,6 +89,9 @@ pub struct QueueClient {
     settlements: Vec<PendingSettlement>,
     /// The queue has applied something of this enqueuer.
     registered: bool,
+    registration: Registration,
+    /// The queue is over its limit: what is published now is refused.
+    rejecting: bool,
     /// How often the first pending publish was sent without a refusal: each may have proposed it.
     attempts: u32,
     waiting_since: Option<Instant>,
@@ -91,8 +107,9 @@ pub struct QueueClient {
 pub type Resolutions<'a> = &'a mut dyn FnMut(u64, bool);
 
 impl QueueClient {
-    /// A client of `target` for `session`.
-    pub fn new(target: Arc<QueueTarget>, session: SessionRef, now: Instant) -> Self {
+    /// A client of `target` for `session`. `may_refuse`: the queue has a limit beyond which it refuses publishes, so that
+    /// the first one waits until the queue has said that it takes them.
+    pub fn new(target: Arc<QueueTarget>, session: SessionRef, may_refuse: bool, now: Instant) -> Self {
         QueueClient {
             target,
             enqueuer: session,
@@ -107,6 +124,8 @@ impl QueueClient {
             commands_unsent: 0,
             settlements: Vec::new(),
             registered: false,
+            registration: if may_refuse { Registration::Needed } else { Registration::ByPublishing },
+            rejecting: false,
             attempts: 0,
             waiting_since: None,
             heard: now,
@@ -129,6 +148,48 @@ impl QueueClient {
     /// A node delivers for this queue; it leads, unless another is known to.
     pub fn heard_from(&mut self, node: NodeId) {
         self.leader.get_or_insert(node);
+    }
+
+    /// Whether the queue takes publishes now; what it does not take counts as refused.
+    pub fn takes_publishes(&self) -> bool {
+        !self.rejecting
+    }
+
+    /// The queue says whether it takes publishes.
+    pub fn set_rejecting(&mut self, rejecting: bool) {
+        self.rejecting = rejecting;
+    }
+
+    /// The queue knows the publisher. What waited for that is refused, or can be sent. False if nobody asked.
+    pub fn registered(&mut self, correlation: u64, reject: bool, resolved: Resolutions<'_>) -> bool {
+        if self.registration != Registration::Asked(correlation) {
+            return false;
+        }
+        self.registration = Registration::Done;
+        self.registered = true;
+        self.rejecting = reject;
+        if reject {
+            self.refuse_pending(resolved);
+        }
+        true
+    }
+
+    fn refuse_pending(&mut self, resolved: Resolutions<'_>) {
+        for publish in self.pending.drain(..) {
+            if let Some(tag) = publish.confirm {
+                resolved(tag, false);
+            }
+        }
+        self.unsent = 0;
+        self.pending_bytes = 0;
+        self.requests.clear();
+        if self.is_idle() {
+            self.waiting_since = None;
+        }
+    }
+
+    fn may_publish(&self) -> bool {
+        matches!(self.registration, Registration::ByPublishing | Registration::Done)
     }
 
     /// Adds a publish to the next request.
@@ -202,6 +263,11 @@ impl QueueClient {
             let request = QueueRequest::Settle { key: run.consumer.key, settlement: run.settlement, ids: run.ids };
             self.command(next_correlation(), request);
         }
+        if self.unsent > 0 && self.registration == Registration::Needed {
+            let correlation = next_correlation();
+            self.registration = Registration::Asked(correlation);
+            self.command(correlation, QueueRequest::Register);
+        }
         if self.unsent == 0 && self.commands_unsent == 0 {
             return;
         }
@@ -220,7 +286,7 @@ impl QueueClient {
         }
         self.leader = Some(leader);
         let mut items = Vec::with_capacity(2);
-        if self.unsent > 0 {
+        if self.unsent > 0 && self.may_publish() {
             let start = self.pending.len() - self.unsent;
             let first_seq = self.first_seq + start as u64;
             let messages = self.pending.range(start..).map(|p| p.message.clone()).collect();
@@ -234,7 +300,9 @@ impl QueueClient {
             items.push(QueueItem::Command { correlation: command.correlation, request: command.request.clone() });
         }
         self.commands_unsent = 0;
-        self.push(leader, items, out);
+        if !items.is_empty() {
+            self.push(leader, items, out);
+        }
     }
 
     fn push(&self, leader: NodeId, items: Vec<QueueItem>, out: &mut Vec<(NodeId, ToQueue)>) {
@@ -257,12 +325,13 @@ impl QueueClient {
         self.leader = Some(leader);
         self.retry_at = None;
         self.heard = now;
-        self.unsent = 0;
+        let publishes = if self.may_publish() { self.pending.len() } else { 0 };
+        self.unsent = self.pending.len() - publishes;
         self.commands_unsent = 0;
         self.requests.clear();
         let mut at = 0;
-        while at < self.pending.len() {
-            let end = (at + RESEND_CHUNK).min(self.pending.len());
+        while at < publishes {
+            let end = (at + RESEND_CHUNK).min(publishes);
             let messages = self.pending.range(at..end).map(|p| p.message.clone()).collect();
             let first_seq = self.first_seq + at as u64;
             self.requests.push_back(self.first_seq + end as u64 - 1);
@@ -346,6 +415,10 @@ impl QueueClient {
         self.first_seq = 1;
         self.registered = false;
         self.attempts = 0;
+        if self.registration != Registration::ByPublishing {
+            self.registration = Registration::Needed;
+            self.unsent = self.pending.len();
+        }
     }
 
     /// A command was applied.
@@ -399,14 +472,7 @@ impl QueueClient {
         }
         let waited = self.waiting_since.is_some_and(|since| now.duration_since(since) >= FIRST_LEADER);
         if waited && !self.registered && self.attempts == 0 && self.leader.is_none() && !self.pending.is_empty() {
-            for publish in self.pending.drain(..) {
-                if let Some(tag) = publish.confirm {
-                    resolved(tag, false);
-                }
-            }
-            self.unsent = 0;
-            self.pending_bytes = 0;
-            self.requests.clear();
+            self.refuse_pending(resolved);
             self.waiting_since = None;
         }
         if self.retry_at.is_some_and(|at| now >= at) {
@@ -493,13 +559,17 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let now = Instant::now();
-            let client = QueueClient::new(target(), SessionRef::default(), now);
+            let client = QueueClient::new(target(), SessionRef::default(), false, now);
             Fixture { client, now, sent: Vec::new(), resolved: Vec::new() }
         }
 
         fn publish(&mut self, confirms: std::ops::RangeInclusive<u64>) {
             for tag in confirms {
-                let message = QueuedMessage { head: Bytes::from_static(b"h"), body: Bytes::from_static(b"b") };
+                let message = QueuedMessage {
+                    head: Bytes::from_static(b"h"),
+                    body: Bytes::from_static(b"b"),
+                    ..QueuedMessage::default()
+                };
                 self.client.publish(message, Some(tag));
             }
         }

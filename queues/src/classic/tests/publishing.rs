@@ -9,7 +9,7 @@ fn publishes_are_sequenced_as_in_a_quorum_queue() {
     assert!(h.fx.iter().eq([&Effect::Monitor(s)]));
     assert_eq!(h.apply(publish(Some((s, 1)), "a")), Reply::Ok);
     assert_eq!(h.apply(publish(Some((s, 3)), "c")), Reply::OutOfSequence { expected: 2 });
-    assert_eq!(h.apply(Command::RegisterEnqueuer { session: s }), Reply::Registered { next_seq: 2 });
+    assert_eq!(h.apply(Command::RegisterEnqueuer { session: s }), Reply::Registered { next_seq: 2, blocked: false });
     assert_eq!(h.queue.overview().messages, 1);
 }
 

@@ -4,13 +4,13 @@ use super::*;
 fn a_session_publishes_in_sequence_and_a_resend_is_confirmed_but_not_enqueued() {
     let mut m = Member::new(MV2);
     let s = session(1, 1);
-    assert_eq!(m.apply(Command::RegisterEnqueuer { session: s }), Reply::Registered { next_seq: 1 });
+    assert_eq!(m.apply(Command::RegisterEnqueuer { session: s }), Reply::Registered { next_seq: 1, blocked: false });
     assert_eq!(m.effects(), [Effect::Monitor(s)]);
     assert_eq!(m.apply(publish(Some((s, 1)), 5)), Reply::Ok);
     assert_eq!(m.apply(publish(Some((s, 1)), 5)), Reply::Ok);
     assert_eq!(m.apply(publish(Some((s, 2)), 5)), Reply::Ok);
     assert_eq!(m.queue.overview().messages, 2);
-    assert_eq!(m.apply(Command::RegisterEnqueuer { session: s }), Reply::Registered { next_seq: 3 });
+    assert_eq!(m.apply(Command::RegisterEnqueuer { session: s }), Reply::Registered { next_seq: 3, blocked: false });
 }
 
 #[test]

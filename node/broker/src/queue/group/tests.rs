@@ -49,6 +49,8 @@ impl Fixture {
             links: Arc::new(links),
             supported: SUPPORTED,
             is_deleted: Box::new(|_| false),
+            dead_letters: Arc::new(DeadLetters::new(tokio::runtime::Handle::current())),
+            unused: tokio::sync::mpsc::unbounded_channel().0,
         };
         let member = QuorumMachine::new(Arc::new(context), Config::default());
         Fixture { member, me, role, index: 0, now_ms: 1_000_000, session, events }
@@ -76,6 +78,8 @@ impl Fixture {
             priority: 0,
             arguments: Bytes::new(),
             user: "guest".into(),
+            timeout_ms: None,
+            default_timeout_ms: None,
         };
         Encoder::for_group(VERSION).encode(&command(session, attach), &mut batch).unwrap();
         self.apply(&mut batch);
@@ -85,10 +89,12 @@ impl Fixture {
         let mut batch = BatchBuilder::new(VERSION);
         let publisher = SessionRef { id: 77, ..self.session };
         let body = Bytes::from(vec![b'x'; bytes]);
-        let message = QueuedMessage { head: Bytes::from_static(b"h"), body };
+        let message = QueuedMessage { head: Bytes::from_static(b"h"), body, ..QueuedMessage::default() };
         for seq in 1..=count {
             let origin = Origin { session: publisher, seq };
-            Encoder::for_group(VERSION).encode_publish(origin, &message.head, &message.body, &mut batch).unwrap();
+            Encoder::for_group(VERSION)
+                .encode_publish(origin, &message.traits, &message.head, &message.body, &mut batch)
+                .unwrap();
         }
         self.apply(&mut batch);
     }
