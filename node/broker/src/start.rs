@@ -35,6 +35,7 @@ use crate::policy::quorum_config;
 use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, GroupRequest, QuorumMachine, refuse};
 use crate::queue::links::{Links, LocalQueues};
+use crate::queue::policies;
 use crate::queue::protocol::ToQueue;
 use crate::queue::quarantine::Quarantine;
 use crate::queue::supervisor::{self, QueueChange};
@@ -120,13 +121,14 @@ impl Broker {
         let links = Arc::new(Links::new(Arc::clone(&sessions), transport.clone(), tokio::runtime::Handle::current()));
         let (queue_changes, changes) = mpsc::unbounded_channel();
         let metadata = Metadata::new(sessions.incarnation(), config.metadata_timeout, queue_changes.clone());
-        let deleted = metadata.clone();
+        let (deleted, configured) = (metadata.clone(), metadata.clone());
         let groups = Arc::new(GroupContext {
             me,
             sessions: Arc::clone(&sessions),
             links: Arc::clone(&links),
             supported: *SUPPORTED.start()..=config.machine_version.min(LATEST),
             is_deleted: Box::new(move |group| !deleted.has_queue(group)),
+            configuration: Box::new(move |group| configured.quorum_config(group)),
         });
         let (meta_store, queue_store) = open_stores(&config).await?;
         let quarantine = Arc::new(Quarantine::new(Arc::clone(&queue_store), config.queues_data.join("quarantine")));
@@ -213,12 +215,14 @@ impl Broker {
 
         progress("waiting for a metadata leader");
         broker.wait_for_metadata().await?;
+        broker.metadata.set_current();
         broker.enrol().await?;
         progress("starting queues");
         broker.delete_own_dead_queues().await;
         broker.compare_queues(false).await;
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
         tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
+        tokio::spawn(policies::run(Arc::downgrade(&broker)));
         tokio::spawn(delete_abandoned(Arc::downgrade(&broker), left));
         tokio::spawn(housekeep(Arc::downgrade(&broker), vec![meta_store, queue_store]));
         progress("running");
