@@ -36,6 +36,7 @@ use crate::policy::quorum_config;
 use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, GroupRequest, QuorumMachine, refuse};
 use crate::queue::links::{Links, LocalQueues};
+use crate::queue::policies;
 use crate::queue::protocol::ToQueue;
 use crate::queue::quarantine::Quarantine;
 use crate::queue::supervisor::{self, QueueChange};
@@ -121,7 +122,7 @@ impl Broker {
         let links = Arc::new(Links::new(Arc::clone(&sessions), transport.clone(), tokio::runtime::Handle::current()));
         let (queue_changes, changes) = mpsc::unbounded_channel();
         let metadata = Metadata::new(sessions.incarnation(), config.metadata_timeout, queue_changes.clone());
-        let deleted = metadata.clone();
+        let (deleted, configured) = (metadata.clone(), metadata.clone());
         let (unused, unused_queues) = mpsc::unbounded_channel();
         let groups = Arc::new(GroupContext {
             me,
@@ -131,6 +132,7 @@ impl Broker {
             is_deleted: Box::new(move |group| !deleted.has_queue(group)),
             dead_letters: Arc::new(DeadLetters::new(tokio::runtime::Handle::current())),
             unused,
+            configuration: Box::new(move |group| configured.quorum_config(group)),
         });
         let (meta_store, queue_store) = open_stores(&config).await?;
         let quarantine = Arc::new(Quarantine::new(Arc::clone(&queue_store), config.queues_data.join("quarantine")));
@@ -218,12 +220,14 @@ impl Broker {
 
         progress("waiting for a metadata leader");
         broker.wait_for_metadata().await?;
+        broker.metadata.set_current();
         broker.enrol().await?;
         progress("starting queues");
         broker.delete_own_dead_queues().await;
         broker.compare_queues(false).await;
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
         tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
+        tokio::spawn(policies::run(Arc::downgrade(&broker)));
         tokio::spawn(delete_abandoned(Arc::downgrade(&broker), left));
         tokio::spawn(delete_unused(Arc::downgrade(&broker), unused_queues));
         tokio::spawn(housekeep(Arc::downgrade(&broker), vec![meta_store, queue_store]));

@@ -9,7 +9,9 @@ mod groups;
 mod members;
 mod metrics;
 mod node;
+mod parameters;
 mod peers;
+mod policies;
 pub mod protocol;
 mod queues;
 pub mod state;
@@ -27,6 +29,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use warren_broker::BrokerError;
 use warren_broker::metadata::WriteError;
+use warren_broker::policy::Kind;
 use warren_metastore::tree::{AbortCode, MetaError};
 use warren_raft::transport::{CallHandler, IncomingCall, Replies};
 
@@ -148,6 +151,18 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "add_vhost" => vhosts::add(broker, request).await,
         "delete_vhost" => vhosts::delete(broker, request).await,
         "list_vhosts" => vhosts::list(broker),
+        "set_policy" => policies::set(broker, request, Kind::Policy).await,
+        "clear_policy" => policies::clear(broker, request, Kind::Policy).await,
+        "list_policies" => policies::list(broker, request, Kind::Policy),
+        "set_operator_policy" => policies::set(broker, request, Kind::Operator).await,
+        "clear_operator_policy" => policies::clear(broker, request, Kind::Operator).await,
+        "list_operator_policies" => policies::list(broker, request, Kind::Operator),
+        "set_parameter" => parameters::set(broker, request).await,
+        "clear_parameter" => parameters::clear(broker, request).await,
+        "list_parameters" => parameters::list(broker, request),
+        "set_global_parameter" => parameters::set_global(broker, request).await,
+        "clear_global_parameter" => parameters::clear_global(broker, request).await,
+        "list_global_parameters" => parameters::list_global(broker),
         "list_exchanges" => topology::list_exchanges(broker, request),
         "list_bindings" => topology::list_bindings(broker, request),
         "list_queues" => queues::list(broker, request).await,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use warren_broker::policy::merged;
 use warren_broker::queue::protocol::{ConsumerStats, QueueStats};
 use warren_broker::{Broker, ConsumerStatus};
 use warren_metastore::projections::QueueTarget;
-use warren_metastore::records::{Queue, QueueKind, Stored};
+use warren_metastore::records::{Policy, Queue, QueueKind, Stored};
 use warren_proto::ids::{GroupId, NodeId};
 use warren_raft::driver::{GroupStatus, StopReason};
 use warren_raft::log_store::MemberRole;
@@ -140,20 +141,26 @@ pub async fn list(broker: &Arc<Broker>, request: &Request) -> Outcome {
     }
 }
 
+/// What a column has of a policy.
+pub(super) fn name_of(policy: &Option<Arc<Stored<Policy>>>) -> Value {
+    policy.as_ref().map_or(Value::Null, |policy| json!(policy.name.as_ref()))
+}
+
 fn queue_row(broker: &Broker, target: &QueueTarget, asked: Option<&Asked>) -> Row {
     let record = target.record();
     let (all, online) = holders(broker, target);
     let names = |nodes: &[NodeId]| -> Value { nodes.iter().map(|node| peers::name(broker, *node)).collect() };
     let leader = broker.leader_of(target).filter(|node| is_up(broker, *node));
     let owner = record.exclusive_owner.as_ref();
+    let policies = broker.metadata().queue_policies(&target.vhost, &target.name, target.kind);
     let mut row = row([
         ("name", json!(target.name.as_ref())),
         ("durable", json!(record.durable)),
         ("auto_delete", json!(record.auto_delete)),
         ("arguments", encoded(&record.arguments)),
-        ("policy", Value::Null),
-        ("operator_policy", Value::Null),
-        ("effective_policy_definition", json!({})),
+        ("policy", name_of(&policies.policy)),
+        ("operator_policy", name_of(&policies.operator_policy)),
+        ("effective_policy_definition", Value::Object(merged(&policies))),
         ("pid", json!(pid_of(&peers::name(broker, leader.unwrap_or(target.home)), 0, target.group.0))),
         (
             "owner_pid",

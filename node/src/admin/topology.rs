@@ -6,6 +6,7 @@ use warren_metastore::records::{Binding, DestinationKind, Exchange};
 
 use super::field_json::encoded;
 use super::protocol::Request;
+use super::queues::name_of;
 use super::{Answer, Outcome, no_vhost, row, unreadable};
 
 /// `list_exchanges`.
@@ -24,7 +25,7 @@ pub fn list_exchanges(broker: &Broker, request: &Request) -> Outcome {
                 ("auto_delete", json!(exchange.auto_delete)),
                 ("internal", json!(exchange.internal)),
                 ("arguments", encoded(&exchange.arguments)),
-                ("policy", Value::Null),
+                ("policy", name_of(&broker.metadata().exchange_policies(&request.vhost, &exchange.name).policy)),
             ])
         })
         .collect();

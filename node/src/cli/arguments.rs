@@ -90,6 +90,8 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("unit", None, true),
     ("global", None, false),
     ("hashing-algorithm", None, true),
+    ("priority", None, true),
+    ("apply-to", None, true),
     ("membership", None, true),
     ("vhost-pattern", None, true),
     ("queue-pattern", None, true),

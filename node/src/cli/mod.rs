@@ -104,6 +104,14 @@ impl Call {
             _ if !rest.is_empty() => return Err(Refused::Usage("too many arguments".to_owned())),
             _ => Vec::new(),
         };
+        for (name, value) in verb.defaults {
+            args.entry(*name).or_insert_with(|| Value::from(*value));
+        }
+        if let Some(Value::String(priority)) = args.get("priority")
+            && priority.parse::<i64>().is_err()
+        {
+            return Err(Refused::Usage(format!("Invalid options for this command: --priority : {priority}")));
+        }
         if let Some(Value::String(unit)) = args.get("unit")
             && document::unit(unit).is_none()
         {
@@ -223,7 +231,17 @@ impl Call {
     fn exit_of(&self, refusal: &Refusal) -> Exit {
         match (refusal.code, self.verb.name) {
             (Code::NoSuchVhost, "set_permissions" | "clear_permissions" | "list_permissions") => Exit::Unavailable,
-            (Code::Invalid, "set_permissions" | "quorum_status" | "delete_queue") => Exit::Unavailable,
+            (
+                Code::Invalid,
+                "set_permissions"
+                | "quorum_status"
+                | "delete_queue"
+                | "set_policy"
+                | "set_operator_policy"
+                | "set_parameter"
+                | "clear_parameter"
+                | "set_global_parameter",
+            ) => Exit::Unavailable,
             (Code::Invalid, "add_vhost") => Exit::Usage,
             (code, _) => code.exit(),
         }

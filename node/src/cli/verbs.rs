@@ -65,6 +65,8 @@ pub struct Verb {
     pub parameters: &'static [&'static str],
     /// Its options.
     pub options: &'static [&'static str],
+    /// Values of options that were not given.
+    pub defaults: &'static [(&'static str, &'static str)],
     /// Seconds that it may take unless `--timeout` says otherwise.
     pub timeout: Option<u64>,
     /// Printed before the answer.
@@ -74,7 +76,7 @@ pub struct Verb {
 }
 
 const fn verb(name: &'static str, parameters: &'static [&'static str], banner: &'static str, kind: Kind) -> Verb {
-    Verb { name, tools: &[], parameters, options: &[], timeout: None, banner, kind }
+    Verb { name, tools: &[], parameters, options: &[], defaults: &[], timeout: None, banner, kind }
 }
 
 impl Verb {
@@ -88,6 +90,10 @@ impl Verb {
 
     const fn options(self, options: &'static [&'static str]) -> Verb {
         Verb { options, ..self }
+    }
+
+    const fn defaults(self, defaults: &'static [(&'static str, &'static str)]) -> Verb {
+        Verb { defaults, ..self }
     }
 
     /// Whether a tool has it.
@@ -228,6 +234,77 @@ pub const VERBS: &[Verb] = &[
             default: &["name"],
         },
     ),
+    // Policies and parameters.
+    verb(
+        "set_policy",
+        &["name", "pattern", "definition"],
+        "Setting policy \"{name}\" for pattern \"{pattern}\" to \"{definition}\" with priority \"{priority}\" for vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    )
+    .options(&["priority", "apply-to"])
+    .defaults(POLICY_DEFAULTS),
+    verb("clear_policy", &["name"], "Clearing policy \"{name}\" on vhost \"{vhost}\" ...", Kind::Done("")),
+    verb(
+        "list_policies",
+        &[],
+        "Listing policies for vhost \"{vhost}\" ...",
+        Kind::Listing { columns: POLICIES, default: &[] },
+    )
+    .of(DIAGNOSTICS),
+    verb(
+        "set_operator_policy",
+        &["name", "pattern", "definition"],
+        "Setting operator policy override \"{name}\" for pattern \"{pattern}\" to \"{definition}\" with priority \"{priority}\" for vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    )
+    .options(&["priority", "apply-to"])
+    .defaults(POLICY_DEFAULTS),
+    verb(
+        "clear_operator_policy",
+        &["name"],
+        "Clearing operator policy \"{name}\" on vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "list_operator_policies",
+        &[],
+        "Listing operator policy overrides for vhost \"{vhost}\" ...",
+        Kind::Listing { columns: POLICIES, default: &[] },
+    )
+    .of(DIAGNOSTICS),
+    verb(
+        "set_parameter",
+        &["component", "name", "value"],
+        "Setting runtime parameter \"{name}\" for component \"{component}\" to \"{value}\" in vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "clear_parameter",
+        &["component", "name"],
+        "Clearing runtime parameter \"{name}\" for component \"{component}\" on vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "list_parameters",
+        &[],
+        "Listing runtime parameters for vhost \"{vhost}\" ...",
+        Kind::Listing { columns: &["component", "name", "value"], default: &[] },
+    )
+    .of(DIAGNOSTICS),
+    verb(
+        "set_global_parameter",
+        &["name", "value"],
+        "Setting global runtime parameter \"{name}\" to \"{value}\" ...",
+        Kind::Done(""),
+    ),
+    verb("clear_global_parameter", &["name"], "Clearing global runtime parameter \"{name}\" ...", Kind::Done("")),
+    verb(
+        "list_global_parameters",
+        &[],
+        "Listing global runtime parameters ...",
+        Kind::Listing { columns: &["name", "value"], default: &[] },
+    )
+    .of(DIAGNOSTICS),
     // What clients declare.
     verb(
         "list_queues",
@@ -607,6 +684,12 @@ pub const VERBS: &[Verb] = &[
     verb("erlang_version", &["words*"], "", Kind::NotOffered),
     verb("erlang_cookie_hash", &["words*"], "", Kind::NotOffered),
 ];
+
+/// What a policy is where its command does not say.
+const POLICY_DEFAULTS: &[(&str, &str)] = &[("priority", "0"), ("apply-to", "all")];
+
+/// The columns of policies.
+const POLICIES: &[&str] = &["vhost", "name", "pattern", "apply-to", "definition", "priority"];
 
 /// The columns of what changes the members of many queues.
 const CHANGED: &[&str] = &["vhost", "name", "size", "result"];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use warren_metastore::machine::{Machine, Meta, encode_drop_dedups};
-use warren_metastore::records::{RecordChange, record_changes};
+use warren_metastore::records::{Delta, Queue, RecordChange, record_changes};
 use warren_metastore::tree::Changes;
 use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{MachineVersion, Reference};
@@ -34,18 +34,30 @@ impl MetaMachine {
         MetaMachine { machine: Machine::new(), shared, reclaimable: 0, dedups_dropped_at: 0 }
     }
 
-    fn note_queues(&self, changes: &Changes) {
+    /// Names what others have to follow.
+    fn note_changes(&self, changes: &Changes) {
+        let mut policies = false;
         for change in record_changes(changes) {
-            let RecordChange::Queue(delta) = change else { continue };
-            if let Some(old) = delta.removed() {
-                let _ = self.shared.queue_changes.send(QueueChange::Deleted(Arc::new(old.record.clone())));
+            match change {
+                RecordChange::Queue(delta) => self.note_queue(&delta),
+                RecordChange::Policy(_) | RecordChange::OperatorPolicy(_) | RecordChange::Vhost(_) => policies = true,
+                _ => {}
             }
-            if let Some(new) = delta.changed() {
-                let _ = self.shared.queue_changes.send(QueueChange::Changed(Arc::new(new.record.clone())));
-            }
-            if let Some(new) = delta.created() {
-                let _ = self.shared.queue_changes.send(QueueChange::Created(Arc::new(new.record.clone())));
-            }
+        }
+        if policies {
+            self.shared.policies.send_replace(());
+        }
+    }
+
+    fn note_queue(&self, delta: &Delta<Queue>) {
+        if let Some(old) = delta.removed() {
+            let _ = self.shared.queue_changes.send(QueueChange::Deleted(Arc::new(old.record.clone())));
+        }
+        if let Some(new) = delta.changed() {
+            let _ = self.shared.queue_changes.send(QueueChange::Changed(Arc::new(new.record.clone())));
+        }
+        if let Some(new) = delta.created() {
+            let _ = self.shared.queue_changes.send(QueueChange::Created(Arc::new(new.record.clone())));
         }
     }
 
@@ -83,7 +95,7 @@ impl StateMachine for MetaMachine {
             let outcome = self.machine.apply(meta, &command);
             self.reclaimable += RECLAIMABLE_PER_COMMAND + command.len() as u64;
             self.shared.projections.apply(&outcome.changes, self.machine.tree(), meta.reference);
-            self.note_queues(&outcome.changes);
+            self.note_changes(&outcome.changes);
             if let Some(request) = outcome.request.filter(|r| r.origin == self.shared.origin) {
                 finished.push((request.seq, outcome.reply));
             }
@@ -139,7 +151,7 @@ impl StateMachine for MetaMachine {
         self.reclaimable = 0;
         let changes = self.machine.tree().changes_since(&old);
         self.shared.projections.install(self.machine.tree(), self.machine.applied());
-        self.note_queues(&changes);
+        self.note_changes(&changes);
         self.publish(index);
         Ok(())
     }

@@ -3,7 +3,7 @@
 mod machine;
 mod reads;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,6 +48,10 @@ pub struct Shared {
     projections: Projections,
     pending: Mutex<Pending>,
     applied: watch::Sender<u64>,
+    /// Sent to whenever policies changed.
+    policies: watch::Sender<()>,
+    /// Whether this node's tree has caught up since the process began.
+    current: AtomicBool,
     queue_changes: mpsc::UnboundedSender<QueueChange>,
 }
 
@@ -66,12 +70,15 @@ impl Metadata {
     /// Declared and deleted queues are named to `queue_changes`.
     pub fn new(origin: u64, timeout: Duration, queue_changes: mpsc::UnboundedSender<QueueChange>) -> Self {
         let (applied, _) = watch::channel(0);
+        let (policies, _) = watch::channel(());
         Metadata {
             shared: Arc::new(Shared {
                 origin,
                 projections: Projections::new(),
                 pending: Mutex::default(),
                 applied,
+                policies,
+                current: AtomicBool::new(false),
                 queue_changes,
             }),
             next_seq: Arc::new(AtomicU64::new(1)),
@@ -110,6 +117,16 @@ impl Metadata {
     /// Changes whenever something was applied: for loops that compare what is with what should be.
     pub fn applied(&self) -> watch::Receiver<u64> {
         self.shared.applied.subscribe()
+    }
+
+    /// Changes whenever policies changed.
+    pub(crate) fn policies_changed(&self) -> watch::Receiver<()> {
+        self.shared.policies.subscribe()
+    }
+
+    /// From now on, this node's tree is what the cluster's was when the process began, or newer.
+    pub(crate) fn set_current(&self) {
+        self.shared.current.store(true, Ordering::Release);
     }
 
     /// The node that leads the metadata group, as far as this node knows.

@@ -1,6 +1,7 @@
 //! Records as this node knows them now. None of these waits for anybody.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use warren_metastore::projections::{Applied, QueueTarget};
 use warren_metastore::records::{Exchange, Node, Queue, QueueKind, Stored, User, Vhost};
@@ -59,8 +60,12 @@ impl Metadata {
         view.vhost(vhost).map(|vhost| vhost.policies().of_exchange(name)).unwrap_or_default()
     }
 
-    /// What a quorum queue's arguments and policies make together now; `None` where the queue is gone.
+    /// What a quorum queue's arguments and policies make together now; `None` where the queue is gone, or where this node
+    /// may know old policies only.
     pub fn quorum_config(&self, group: GroupId) -> Option<Config> {
+        if !self.shared.current.load(Ordering::Acquire) {
+            return None;
+        }
         let queue = self.queue_of_group(group)?;
         let arguments = FieldTable::decode_bare(&queue.arguments).unwrap_or_default();
         let policies = self.queue_policies(&queue.vhost, &queue.name, queue.kind);

@@ -5,6 +5,7 @@ mod arguments;
 mod binding;
 mod exchange;
 pub mod members;
+pub mod policy;
 mod queue;
 pub mod reconcile;
 

@@ -97,7 +97,7 @@ impl Broker {
         if kind == QueueKind::Quorum {
             check_quorum_flags(&spec, named)?;
         }
-        self.check_queue_limit(&spec.name)?;
+        self.check_queue_limit(&cx.vhost, &spec.name)?;
         self.check_dead_letter(cx, &spec)?;
         arguments::warn(kind, &spec.arguments, named);
         let queue = self.new_queue(cx, kind, &spec);
@@ -191,13 +191,22 @@ impl Broker {
         Ok(QueueDeclared { name, messages: stats.ready, consumers: stats.consumers.len() as u64 })
     }
 
-    fn check_queue_limit(&self, name: &str) -> Result<(), BrokerError> {
+    fn check_queue_limit(&self, vhost: &str, name: &str) -> Result<(), BrokerError> {
+        let view = self.metadata.projections().load();
+        if let Some(vhost) = view.vhost(vhost)
+            && let Some(record) = vhost.record()
+            && let Some(limit) = record.max_queues.and_then(|limit| usize::try_from(limit).ok())
+            && vhost.queue_count() >= limit
+        {
+            return Err(BrokerError::PreconditionFailed(format!(
+                "cannot declare queue '{name}': queue limit in vhost '{}' ({limit}) is reached",
+                record.name
+            )));
+        }
         match self.config.limits.queues {
-            Some(limit) if self.metadata.projections().load().queues().count() >= limit => {
-                Err(BrokerError::PreconditionFailed(format!(
-                    "cannot declare queue '{name}': queue limit in cluster ({limit}) is reached"
-                )))
-            }
+            Some(limit) if view.queues().count() >= limit => Err(BrokerError::PreconditionFailed(format!(
+                "cannot declare queue '{name}': queue limit in cluster ({limit}) is reached"
+            ))),
             _ => Ok(()),
         }
     }

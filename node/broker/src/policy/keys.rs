@@ -160,7 +160,7 @@ fn crossed(definition: &Definition) -> Option<String> {
 }
 
 /// A value as RabbitMQ's error texts have it.
-fn term(value: &Value) -> String {
+pub(crate) fn term(value: &Value) -> String {
     match value {
         Value::String(text) => format!("<<{text:?}>>"),
         Value::Array(items) => format!("[{}]", items.iter().map(term).collect::<Vec<_>>().join(",")),

@@ -8,5 +8,6 @@ mod keys;
 mod merge;
 
 pub(crate) use effective::{leader_locator, locator, quorum_config, target_group_size};
+pub(crate) use keys::term;
 pub use keys::{Kind, problems};
 pub use merge::merged;

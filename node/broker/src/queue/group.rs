@@ -27,6 +27,8 @@ use crate::session::registry::Sessions;
 const RECHECK_MS: u64 = 1_000;
 /// The same while the group sleeps.
 const RESTING_RECHECK_MS: u64 = 5_000;
+/// How often a leader compares its queue's configuration with what the metadata says, beside being told of changes.
+const CONFIGURE_MS: u64 = 5_000;
 /// How often it asks other nodes for theirs: word of a session's end can be lost with a connection.
 const PING_MS: u64 = 60_000;
 
@@ -39,6 +41,8 @@ pub enum GroupRequest {
     NodeDown(NodeId),
     /// A node can be reached again.
     NodeUp(NodeId),
+    /// The queue's policies changed.
+    Configure,
 }
 
 /// What every member on this node shares.
@@ -57,6 +61,8 @@ pub struct GroupContext {
     pub dead_letters: Arc<DeadLetters>,
     /// Where groups are named whose queues are to be deleted because nobody uses them.
     pub unused: tokio::sync::mpsc::UnboundedSender<GroupId>,
+    /// How the metadata says that this group's queue is configured; `None` where it does not know.
+    pub configuration: Box<dyn Fn(GroupId) -> Option<Config> + Send + Sync>,
 }
 
 /// A command whose reply somebody waits for.
@@ -92,6 +98,10 @@ pub struct QuorumMachine {
     delivering: Vec<NodeId>,
     rechecked_at: u64,
     pinged_at: u64,
+    /// Leader: when the configuration is compared next; 0 = at once.
+    configure_at: u64,
+    /// Leader: the configuration that was appended last. The queue has it once that is applied.
+    appended_config: Option<Config>,
     force_snapshot: bool,
     /// Leader: the way of dead messages that are published once.
     outlet: Outlet,
@@ -119,6 +129,8 @@ impl QuorumMachine {
             delivering: Vec::new(),
             rechecked_at: 0,
             pinged_at: 0,
+            configure_at: 0,
+            appended_config: None,
             force_snapshot: false,
             outlet: Outlet::default(),
             pins: Pins::default(),
@@ -370,6 +382,19 @@ impl QuorumMachine {
         commands
     }
 
+    /// Appends the configuration that the queue should have, unless it has it.
+    fn configure(&mut self, out: &mut BatchBuilder, cx: &GroupCx<'_>) {
+        self.configure_at = cx.now_ms + CONFIGURE_MS;
+        let Some(wanted) = (self.context.configuration)(cx.group) else { return };
+        if wanted == *self.appended_config.as_ref().unwrap_or(self.queue.config()) {
+            return;
+        }
+        tracing::debug!(group = %cx.group, ?wanted, "the queue gets another configuration");
+        if self.append(&Command::UpdateConfig(wanted.clone()), out).is_some() {
+            self.appended_config = Some(wanted);
+        }
+    }
+
     fn loss_of(&self, session: SessionRef) -> Option<SessionLoss> {
         if session.node == self.context.me {
             return (!self.context.sessions.contains(session)).then_some(SessionLoss::Gone);
@@ -547,6 +572,7 @@ impl StateMachine for QuorumMachine {
                     self.append(&Command::NodeUp { node }, out);
                 }
             }
+            GroupRequest::Configure => self.configure(out, cx),
         }
     }
 
@@ -560,6 +586,7 @@ impl StateMachine for QuorumMachine {
                 self.staged_publishes.clear();
             }
             Err(why) => {
+                self.appended_config = None;
                 let (leader, busy) = refusal(why);
                 for awaited in std::mem::take(&mut self.staged) {
                     self.say(awaited.session, cx, not_leader(leader, vec![awaited.correlation], None, busy));
@@ -645,6 +672,7 @@ impl StateMachine for QuorumMachine {
             self.owed.clear();
             self.delivering.clear();
             self.fx.clear();
+            (self.configure_at, self.appended_config) = (0, None);
             self.queue.become_leader(&mut self.fx);
             self.perform(None, cx);
         } else if cx.role == Role::Follower {
@@ -689,6 +717,9 @@ impl StateMachine for QuorumMachine {
             self.keep_worker(cx);
         }
         self.expire(cx);
+        if cx.now_ms >= self.configure_at {
+            self.configure(out, cx);
+        }
         if cx.now_ms.saturating_sub(self.pinged_at) >= PING_MS {
             self.pinged_at = cx.now_ms;
             for session in self.monitored.iter().filter(|s| s.node != self.context.me) {
@@ -698,7 +729,7 @@ impl StateMachine for QuorumMachine {
     }
 
     fn wake_at(&self) -> Option<u64> {
-        if !self.owed.is_empty() {
+        if !self.owed.is_empty() || self.configure_at == 0 {
             return Some(0);
         }
         let at_work = self.queue.sessions().next().is_some() || self.worker.is_some();

@@ -22,6 +22,8 @@ struct Fixture {
     now_ms: u64,
     session: SessionRef,
     events: EventReceiver,
+    /// What the metadata says.
+    wanted: Arc<parking_lot::Mutex<Option<Config>>>,
 }
 
 impl Fixture {
@@ -43,6 +45,8 @@ impl Fixture {
         let links = Links::new(Arc::clone(&sessions), transport.unwrap(), tokio::runtime::Handle::current());
         let (sender, events) = Sessions::channel(Arc::new(NoLog));
         let session = sessions.register(sender);
+        let wanted = Arc::new(parking_lot::Mutex::new(None));
+        let configuration = Arc::clone(&wanted);
         let context = GroupContext {
             me,
             sessions,
@@ -51,9 +55,10 @@ impl Fixture {
             is_deleted: Box::new(|_| false),
             dead_letters: Arc::new(DeadLetters::new(tokio::runtime::Handle::current())),
             unused: tokio::sync::mpsc::unbounded_channel().0,
+            configuration: Box::new(move |_| configuration.lock().clone()),
         };
         let member = QuorumMachine::new(Arc::new(context), Config::default());
-        Fixture { member, me, role, index: 0, now_ms: 1_000_000, session, events }
+        Fixture { member, me, role, index: 0, now_ms: 1_000_000, session, events, wanted }
     }
 
     fn cx(&self) -> GroupCx<'static> {
@@ -111,9 +116,19 @@ impl Fixture {
     /// What the member appends when it is ticked as leader, a second later.
     fn tick(&mut self) -> Vec<Command> {
         self.now_ms += RECHECK_MS;
-        let mut out = BatchBuilder::new(VERSION);
         let cx = self.cx();
-        self.member.tick(&mut out, &cx);
+        self.appended(|member, out| member.tick(out, &cx))
+    }
+
+    /// What the member appends when it hears that its policies changed.
+    fn told(&mut self) -> Vec<Command> {
+        let cx = self.cx();
+        self.appended(|member, out| member.prepare(GroupRequest::Configure, out, &cx))
+    }
+
+    fn appended(&mut self, act: impl FnOnce(&mut QuorumMachine, &mut BatchBuilder)) -> Vec<Command> {
+        let mut out = BatchBuilder::new(VERSION);
+        act(&mut self.member, &mut out);
         let batch = Batch::parse(out.finish(self.now_ms)).unwrap();
         batch.iter().map(|bytes| Command::decode(VERSION, bytes).unwrap()).collect()
     }
@@ -188,4 +203,36 @@ async fn a_leader_corrects_what_its_queue_believes_of_sessions() {
     let session = f.session;
     f.member.context.sessions.unregister(session);
     assert_eq!(f.tick(), [Command::SessionDown { session, loss: SessionLoss::Gone }]);
+}
+
+#[tokio::test]
+async fn a_leader_appends_the_configuration_that_the_metadata_says_until_the_queue_has_it() {
+    let mut f = Fixture::new(Role::Leader).await;
+    let limit = |limit| Config { delivery_limit: Some(limit), ..Config::default() };
+    // Nothing is known of the queue yet.
+    assert_eq!(f.tick(), []);
+    assert!(f.told().is_empty());
+    *f.wanted.lock() = Some(Config::default());
+    assert!(f.told().is_empty());
+    *f.wanted.lock() = Some(limit(3));
+    assert_eq!(f.told(), [Command::UpdateConfig(limit(3))]);
+    assert!(f.told().is_empty(), "it is on its way");
+    *f.wanted.lock() = Some(limit(4));
+    assert_eq!(f.told(), [Command::UpdateConfig(limit(4))]);
+    let cx = f.cx();
+    f.member.proposed(Err(Refusal::Busy), &cx);
+    assert_eq!(f.told(), [Command::UpdateConfig(limit(4))]);
+
+    // A leader whose queue sleeps has to look for itself what it was not told while another one led.
+    f.member.role_changed(&cx);
+    assert_eq!(f.member.wake_at(), Some(0));
+    assert_eq!(f.tick(), [Command::UpdateConfig(limit(4))]);
+    let mut batch = BatchBuilder::new(VERSION);
+    Encoder::for_group(VERSION).encode(&Command::UpdateConfig(limit(4)), &mut batch).unwrap();
+    f.apply(&mut batch);
+    assert_eq!(f.member.queue.config(), &limit(4));
+    assert_eq!(f.member.wake_at(), None);
+    *f.wanted.lock() = Some(limit(5));
+    let appended: Vec<Command> = (0..=CONFIGURE_MS / RECHECK_MS).flat_map(|_| f.tick()).collect();
+    assert_eq!(appended, [Command::UpdateConfig(limit(5))]);
 }
