@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::{Exchange, Node, Queue, Stored, User, Vhost};
-use warren_proto::ids::GroupId;
+use warren_proto::ids::{GroupId, NodeId};
 
 use super::Metadata;
 
@@ -47,6 +47,11 @@ impl Metadata {
     /// All queues of all vhosts, in no order.
     pub fn queues(&self) -> Vec<Arc<Stored<Queue>>> {
         self.projections().load().queues().map(|target| target.record()).collect()
+    }
+
+    /// Whether a node belongs to the cluster.
+    pub fn has_node(&self, id: NodeId) -> bool {
+        self.projections().peek().nodes().any(|node| node.id == id)
     }
 
     /// All nodes of the cluster, in order of their names.
