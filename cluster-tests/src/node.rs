@@ -204,11 +204,7 @@ impl Node {
         let mut child = self.process.take().unwrap_or_else(|| panic!("{} does not run", self.name));
         match how {
             Stop::Kill => child.kill().expect("a child can be killed"),
-            Stop::Terminate => {
-                if let Some(pid) = Pid::from_raw(child.id() as i32) {
-                    kill_process(pid, Signal::TERM).expect("a child can be signalled");
-                }
-            }
+            Stop::Terminate => signal(&child, Signal::TERM),
         }
         let deadline = Instant::now() + STOP_LIMIT;
         loop {
@@ -222,6 +218,16 @@ impl Node {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Makes the process stand still, as one that is cut off seems to others.
+    pub fn suspend(&self) {
+        signal(self.process.as_ref().expect("the node runs"), Signal::STOP);
+    }
+
+    /// Lets the process go on.
+    pub fn resume(&self) {
+        signal(self.process.as_ref().expect("the node runs"), Signal::CONT);
     }
 
     /// Deletes everything that the stopped node stored, as a replaced disk would.
@@ -281,6 +287,12 @@ impl Node {
         let log = self.log();
         let all: Vec<&str> = log.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(child.id() as i32) {
+        kill_process(pid, signal).expect("a child can be signalled");
     }
 }
 

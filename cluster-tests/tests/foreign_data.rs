@@ -74,7 +74,7 @@ fn data_of_a_queue_that_the_metadata_does_not_know_is_set_aside() {
 }
 
 #[test]
-fn a_removed_node_that_returns_with_its_old_data_is_ignored_and_says_so() {
+fn a_removed_node_that_returns_with_its_old_data_refuses_to_start_and_says_so() {
     let mut cluster = Cluster::start(3);
     let queue = "outlived";
     let runtime = runtime();
@@ -105,10 +105,11 @@ fn a_removed_node_that_returns_with_its_old_data_is_ignored_and_says_so() {
     fs::rename(&old, cluster[2].data_dir()).unwrap();
     let said_before = cluster[2].log().len();
     cluster[2].start();
-    let says_so =
-        |cluster: &Cluster| cluster[2].log()[said_before..].contains("a member which the cluster has removed");
-    wait_for("the node to say that it was removed", SOON, || says_so(&cluster).then_some(()));
-    assert!(!cluster[2].log()[said_before..].contains(" started "), "it serves clients");
+    let status = wait_for("the node to give up", SOON, || cluster[2].exited());
+    assert_eq!(status.code(), Some(78), "ended with {status}");
+    let log = cluster[2].log();
+    assert!(log[said_before..].contains("a member which the cluster has removed"), "the reason is not named: {log}");
+    assert!(!log[said_before..].contains(" started "), "it served clients");
     runtime.block_on(async {
         let (_connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
         publish(&channel, queue, "third").await;
@@ -116,7 +117,6 @@ fn a_removed_node_that_returns_with_its_old_data_is_ignored_and_says_so() {
         assert_eq!(bodies, [b"first".to_vec(), b"second".to_vec(), b"third".to_vec()]);
     });
     // And the way that it names works.
-    cluster[2].stop(Stop::Kill);
     cluster[2].wipe();
     cluster.restart(2);
     wait_for("three running nodes", SOON, || sees(&cluster, 2, 3));

@@ -1,6 +1,5 @@
 //! Nodes that stand still for a while, and what others believe of them.
 
-use std::process::Command;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -10,12 +9,6 @@ use warren_cluster_tests::{Cluster, Load, Node, amqp, rounds, wait_for};
 
 /// Longer than it takes to judge a silent node down.
 const A_WHILE: Duration = Duration::from_secs(3);
-
-fn signal(node: &Node, name: &str) {
-    let pid = node.pid().expect("the node runs").to_string();
-    let sent = Command::new("kill").args([name, &pid]).status().expect("kill can be run");
-    assert!(sent.success());
-}
 
 #[test]
 fn a_consumer_is_served_when_its_node_comes_back_while_nobody_leads() {
@@ -29,12 +22,12 @@ fn a_consumer_is_served_when_its_node_comes_back_while_nobody_leads() {
             third.basic_consume("watched".into(), "c".into(), options, FieldTable::default()).await.unwrap();
         assert_eq!(cluster.leader_of("watched"), Some(0));
 
-        signal(&cluster[2], "-STOP");
+        cluster[2].suspend();
         tokio::time::sleep(A_WHILE).await;
         // The leader has given up the consumer. Now nobody leads when its node comes back.
-        signal(&cluster[0], "-STOP");
+        cluster[0].suspend();
         tokio::time::sleep(A_WHILE).await;
-        signal(&cluster[2], "-CONT");
+        cluster[2].resume();
 
         let (_second, second) = amqp::confirm_channel(&cluster[1]).await.unwrap();
         let limit = Duration::from_secs(20);
@@ -43,7 +36,7 @@ fn a_consumer_is_served_when_its_node_comes_back_while_nobody_leads() {
         let delivery = delivery.expect("the consumer goes on").expect("the connection goes on");
         assert_eq!(delivery.data, b"hello");
         delivery.acker.ack(BasicAckOptions::default()).await.unwrap();
-        signal(&cluster[0], "-CONT");
+        cluster[0].resume();
     });
 }
 
@@ -53,9 +46,9 @@ fn nodes_that_stand_still_for_a_moment_again_and_again_are_in_step_soon_after() 
     let load = Load::start(&cluster, "blips");
     for round in 0..rounds(40) {
         let node = &cluster[round % 3];
-        signal(node, "-STOP");
+        node.suspend();
         std::thread::sleep(Duration::from_millis(300));
-        signal(node, "-CONT");
+        node.resume();
         std::thread::sleep(Duration::from_millis(100));
     }
     wait_for("every node to see every other", Duration::from_secs(10), || {
@@ -87,12 +80,12 @@ fn publishes_under_way_when_the_leader_cannot_be_reached_are_all_confirmed_in_or
             let mut answers = Vec::new();
             for number in 0..COUNT {
                 if number == COUNT / 2 {
-                    signal(&cluster[0], "-STOP");
+                    cluster[0].suspend();
                 }
                 answers.push(amqp::answer(&second, &queue, number.to_string().as_bytes()).await.unwrap());
             }
             tokio::time::sleep(Duration::from_secs(silence)).await;
-            signal(&cluster[0], "-CONT");
+            cluster[0].resume();
             for (number, answer) in answers.into_iter().enumerate() {
                 let answered = tokio::time::timeout(Duration::from_secs(30), answer).await;
                 assert!(answered.expect("it is answered").unwrap().is_ack(), "{number}");

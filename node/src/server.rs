@@ -113,6 +113,7 @@ impl From<StartError> for Refused {
             StartError::Store(StoreError::Corrupt(_) | StoreError::Newer(_)) => Exit::Config,
             StartError::Host(warren_raft::runtime::StartError::Store(StoreError::Corrupt(_))) => Exit::Config,
             StartError::Store(_) => Exit::Io,
+            StartError::Removed => Exit::Config,
             StartError::NoLeader(_) | StartError::NotAdmitted(_) | StartError::Defaults(_) => Exit::Timeout,
             StartError::Host(_) | StartError::Metadata(_) => Exit::Software,
         };

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use prost::Message;
-use warren_proto::ids::{Incarnation, NodeId};
+use warren_proto::ids::{Incarnation, NodeId, Reference};
 
 use super::layout;
 use super::stored::{self, Invalid, Record, Stored, Unknown};
 use crate::machine::Write;
-use crate::tree::{Component, Condition, Op, Payload, Tree};
+use crate::tree::{Comparison, Component, Condition, Guard, Op, Payload, Tree};
 
 /// A node that belongs to the cluster.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -91,5 +91,11 @@ impl Node {
     /// Removes the node's record with everything kept about it.
     pub fn delete(name: &str) -> Write {
         Op::Delete(layout::nodes().child(Component::name(name)).into()).into()
+    }
+
+    /// [`delete`](Self::delete) if the record has not changed since it was read: a node that came back meanwhile stays.
+    pub fn delete_unchanged(name: &str, mod_revision: Reference) -> Write {
+        let unchanged = Guard::Test(layout::node(name), Condition::ModRevision(Comparison::Eq, mod_revision));
+        Op::If(unchanged, vec![Op::Delete(layout::nodes().child(Component::name(name)).into())], Vec::new()).into()
     }
 }

@@ -398,3 +398,20 @@ fn nodes_are_listed_by_name() {
     assert_eq!(Node::list(&log.machine.tree()).unwrap().len(), 1);
     let _: Reference = log.machine.applied();
 }
+
+#[test]
+fn a_node_that_came_back_since_its_record_was_read_is_not_deleted() {
+    let mut log = broker();
+    let node = |incarnation| Node { name: "a@h".into(), incarnation: Incarnation(incarnation), ..Node::default() };
+    let stored = |log: &Log| Node::get(&log.machine.tree(), "a@h").unwrap();
+    done(log.write(&node(1).put()));
+    let read = stored(&log).unwrap();
+    done(log.write(&node(2).put()));
+    done(log.write(&Node::delete_unchanged("a@h", read.mod_revision)));
+    let now = stored(&log).expect("the node's new life stays");
+    assert_eq!(now.incarnation, Incarnation(2));
+    done(log.write(&Node::delete_unchanged("a@h", now.mod_revision)));
+    assert_eq!(stored(&log), None);
+    // To delete nothing is no error.
+    done(log.write(&Node::delete_unchanged("a@h", now.mod_revision)));
+}

@@ -8,7 +8,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde::Serialize;
 use tokio::sync::{broadcast, mpsc};
+use tokio::task::JoinSet;
 use warren_metastore::records::{self, Definition, Queue, QueueKind, User, Vhost};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId};
@@ -19,17 +21,20 @@ use warren_raft::log_store::{LogStore, Member, MemberRole, StoreError};
 use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
 use warren_raft::storage::{RocksStore, StoreConfig};
 use warren_raft::transport::{
-    CallHandler, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig, TransportError,
+    CallError, CallHandler, CallTarget, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig,
+    TransportError,
 };
 
 use crate::abandon::abandon;
 use crate::access;
-use crate::cluster::formation::{self, HELLO, Hello, JOIN, JoinRequest, Membership, Peer};
+use crate::cluster::formation::{self, HELLO, Hello, JOIN, JoinRequest, Membership, NotTaken, Peer, REMOVED};
 use crate::cluster::identity_file::{Cluster, IdentityError, NodeIdentity, random_u64};
+use crate::cluster::removal::{self, ADVICE, STANDING};
 use crate::connections::Connections;
 use crate::dead_letter::DeadLetters;
 use crate::metadata::{MetaMachine, Metadata, WriteError};
 use crate::node::{Broker, NodeConfig};
+use crate::operations::forget::{self, Unreachable};
 use crate::operations::members::ORDER;
 use crate::operations::reconcile;
 use crate::policy::quorum_config;
@@ -49,6 +54,12 @@ pub const EXIT_INTERNAL: i32 = 70;
 /// Exit status where somebody has to do something before the node can run.
 pub const EXIT_DAMAGED: i32 = 78;
 const HOUSEKEEPING: Duration = Duration::from_secs(5);
+/// Time between two words on what a node that starts waits for.
+const LEADER_WAIT: Duration = Duration::from_secs(10);
+/// Without a leader for so long, it asks whether the cluster still has it.
+const DOUBT: Duration = Duration::from_secs(2);
+/// How long a node that comes back and wants its member replaced waits until it is known whether it was removed.
+const ADMISSION: Duration = Duration::from_secs(5);
 /// A disk that does not answer costs the node its leaderships after `disk_stall`, and after so many times that the process
 /// exits.
 const STALLS_TO_EXIT: u32 = 6;
@@ -77,6 +88,9 @@ pub enum StartError {
     /// The cluster that this node is to join did not take it in.
     #[error("the cluster did not take this node in: {0}")]
     NotAdmitted(String),
+    /// The cluster goes on without this node.
+    #[error("{ADVICE}")]
+    Removed,
     /// What a new cluster starts with could not be written.
     #[error("the first virtual host and user could not be created: {0}")]
     Defaults(#[from] WriteError),
@@ -110,7 +124,6 @@ impl Broker {
                 name: identity.name.clone(),
                 incarnation: identity.incarnation,
                 cluster: identity.cluster.clone(),
-                members: Vec::new(),
             }),
             broker: OnceLock::new(),
             admin: OnceLock::from(admin),
@@ -124,6 +137,8 @@ impl Broker {
         let metadata = Metadata::new(sessions.incarnation(), config.metadata_timeout, queue_changes.clone());
         let (deleted, configured) = (metadata.clone(), metadata.clone());
         let (unused, unused_queues) = mpsc::unbounded_channel();
+        let (nodes, unreachable) = (metadata.clone(), Arc::new(Unreachable::default()));
+        let noted = Arc::clone(&unreachable);
         let groups = Arc::new(GroupContext {
             me,
             sessions: Arc::clone(&sessions),
@@ -133,6 +148,11 @@ impl Broker {
             dead_letters: Arc::new(DeadLetters::new(tokio::runtime::Handle::current())),
             unused,
             configuration: Box::new(move |group| configured.quorum_config(group)),
+            unreachable: Box::new(move |group, node| {
+                if !nodes.has_node(node) {
+                    noted.note(group, node);
+                }
+            }),
         });
         let (meta_store, queue_store) = open_stores(&config).await?;
         let quarantine = Arc::new(Quarantine::new(Arc::clone(&queue_store), config.queues_data.join("quarantine")));
@@ -228,6 +248,8 @@ impl Broker {
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
         tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
         tokio::spawn(policies::run(Arc::downgrade(&broker)));
+        tokio::spawn(forget::run(Arc::downgrade(&broker), unreachable));
+        tokio::spawn(removal::watch(Arc::downgrade(&broker)));
         tokio::spawn(delete_abandoned(Arc::downgrade(&broker), left));
         tokio::spawn(delete_unused(Arc::downgrade(&broker), unused_queues));
         tokio::spawn(housekeep(Arc::downgrade(&broker), vec![meta_store, queue_store]));
@@ -238,32 +260,28 @@ impl Broker {
     async fn wait_for_metadata(&self) -> Result<(), StartError> {
         let deadline = Instant::now() + self.config.leader_wait;
         loop {
-            if self.metadata.fence(Duration::from_secs(10)).await.is_ok() {
-                return Ok(());
+            let removed = async {
+                tokio::time::sleep(DOUBT).await;
+                if !self.was_removed().await {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                fenced = self.metadata.fence(LEADER_WAIT) => if fenced.is_ok() {
+                    return Ok(());
+                },
+                () = removed => return Err(StartError::Removed),
             }
             if Instant::now() >= deadline {
                 return Err(StartError::NoLeader(self.config.leader_wait));
             }
-            let missing: Vec<&str> = self
-                .cluster
-                .founders
-                .iter()
-                .filter(|f| !self.links.is_up(NodeId::of_name(&f.name)))
-                .map(|f| f.name.as_str())
-                .collect();
+            // Founders that have left since are not waited for.
+            let status = self.metadata.host().and_then(|host| host.status(GroupId::METADATA));
+            let belongs = |node| status.as_ref().is_none_or(|s| s.membership.on_node(node).is_some());
+            let founders = self.cluster.founders.iter().map(|f| (NodeId::of_name(&f.name), f.name.as_str()));
+            let missing: Vec<&str> =
+                founders.filter(|(id, _)| belongs(*id) && !self.links.is_up(*id)).map(|(_, name)| name).collect();
             tracing::info!(?missing, "waiting for a majority of the metadata members");
-            let own = Peer { name: self.config.name.clone(), address: self.config.peer_address.clone() };
-            let peers = known_peers(&self.config, &self.cluster);
-            let member = self.metadata.host().and_then(|host| host.status(GroupId::METADATA)).map(|status| status.me);
-            if let Some(member) = member
-                && formation::was_removed(member, self.cluster.id, &own, &peers, &self.transport).await
-            {
-                tracing::error!(
-                    uid = format!("{:016x}", member.0),
-                    "this node's data is that of a member which the cluster has removed: other nodes ignore it. Start the \
-                     node with an empty data directory to have it join again"
-                );
-            }
         }
     }
 
@@ -580,7 +598,10 @@ async fn join_or_found(
             // It is in already if the node stopped right here before: then this changes nothing.
             let peers = known_peers(config, &cluster);
             let joining = formation::join_again(identity, own, &peers, cluster.uid, config.discovery, transport);
-            joining.await.map_err(StartError::NotAdmitted)?;
+            joining.await.map_err(|not| match not {
+                NotTaken::Removed => StartError::Removed,
+                NotTaken::Yet(reason) => StartError::NotAdmitted(reason),
+            })?;
         }
         let members = cluster
             .founders
@@ -619,13 +640,10 @@ impl CallHandler for Calls {
         Box::pin(async move {
             match call.method.as_str() {
                 HELLO => {
-                    let mut hello = self.hello.lock().clone();
-                    hello.members = self.metadata_members();
-                    match serde_json::to_vec(&hello) {
-                        Ok(bytes) => drop(replies.send(bytes).await),
-                        Err(error) => replies.fail("internal", error.to_string()).await,
-                    }
+                    let hello = self.hello.lock().clone();
+                    answer(&hello, &replies).await;
                 }
+                STANDING => self.standing(&call.payload, &replies).await,
                 JOIN => self.join(&call.payload, &replies).await,
                 ORDER => self.order(&call.payload, &replies).await,
                 _ => match self.admin.get() {
@@ -637,14 +655,22 @@ impl CallHandler for Calls {
     }
 }
 
+async fn answer<T: Serialize + Sync>(said: &T, replies: &Replies) {
+    match serde_json::to_vec(said) {
+        Ok(bytes) => drop(replies.send(bytes).await),
+        Err(error) => replies.fail("internal", error.to_string()).await,
+    }
+}
+
 impl Calls {
-    /// Who is in the metadata group; nobody as long as this node does not know better than its own log.
-    fn metadata_members(&self) -> Vec<u64> {
-        let broker = self.broker.get().and_then(Weak::upgrade);
-        let status = broker
-            .filter(|b| b.metadata.leader().is_some())
-            .and_then(|b| b.metadata.host().and_then(|host| host.status(GroupId::METADATA)));
-        status.map_or_else(Vec::new, |s| s.membership.members.iter().map(|m| m.uid.0).collect())
+    async fn standing(&self, payload: &[u8], replies: &Replies) {
+        let Some(broker) = self.broker.get().and_then(Weak::upgrade) else {
+            return replies.fail("not_ready", "the node is starting").await;
+        };
+        match broker.standing(payload).await {
+            Ok(standing) => answer(&standing, replies).await,
+            Err(reason) => replies.fail("unknown", reason).await,
+        }
     }
 
     async fn order(&self, payload: &[u8], replies: &Replies) {
@@ -667,26 +693,41 @@ impl Calls {
         };
         match broker.admit(&request).await {
             Ok(()) => drop(replies.send("{}").await),
-            Err(reason) => replies.fail("not_admitted", reason).await,
+            Err(NotTaken::Removed) => replies.fail(REMOVED, NotTaken::Removed.to_string()).await,
+            Err(NotTaken::Yet(reason)) => replies.fail("not_admitted", reason).await,
         }
     }
 }
 
 impl Broker {
     /// Makes a node a member of the metadata group, in place of whatever member it had before.
-    async fn admit(&self, request: &JoinRequest) -> Result<(), String> {
-        let host = self.metadata.host().ok_or("the node is starting")?;
+    async fn admit(&self, request: &JoinRequest) -> Result<(), NotTaken> {
+        let yet = |reason: &str| NotTaken::Yet(reason.to_owned());
+        let host = self.metadata.host().ok_or_else(|| yet("the node is starting"))?;
         if self.metadata.leader() != Some(self.me) {
-            let leader = self.metadata.leader().ok_or("the metadata group has no leader")?;
-            let payload = serde_json::to_vec(request).map_err(|e| e.to_string())?;
-            let target = warren_raft::transport::CallTarget::Node(leader);
-            let call = self.transport.call(target, JOIN, Bytes::from(payload), Duration::from_secs(20)).await;
-            return call.map_err(|e| e.to_string())?.one().await.map(|_| ()).map_err(|e| e.to_string());
+            let leader = self.metadata.leader().ok_or_else(|| yet("the metadata group has no leader"))?;
+            let payload = serde_json::to_vec(request).map_err(|e| yet(&e.to_string()))?;
+            let asked = async {
+                let target = CallTarget::Node(leader);
+                let time = Duration::from_secs(20);
+                self.transport.call(target, JOIN, Bytes::from(payload), time).await?.one().await
+            };
+            return asked.await.map(|_| ()).map_err(|error| match error {
+                CallError::Failed { code, .. } if code == REMOVED => NotTaken::Removed,
+                error => yet(&error.to_string()),
+            });
         }
         let node = NodeId::of_name(&request.name);
-        let status = host.status(GroupId::METADATA).ok_or("the node is starting")?;
+        let status = host.status(GroupId::METADATA).ok_or_else(|| yet("the node is starting"))?;
         if status.membership.members.iter().any(|m| m.uid == MemberUid(request.uid)) {
             return Ok(());
+        }
+        if request.returns {
+            self.metadata.fence(ADMISSION).await.map_err(|e| yet(&e.to_string()))?;
+            let life = Incarnation(request.incarnation);
+            if !self.metadata.nodes().iter().any(|n| n.id == node && n.incarnation == life) {
+                return Err(NotTaken::Removed);
+            }
         }
         self.transport.set_peer(node, &request.name, &request.address);
         let old = status.membership.members.iter().filter(|m| m.node == node).map(|m| m.uid);
@@ -696,7 +737,7 @@ impl Broker {
         }
         let role = MemberRole::Promotable { target: 0 };
         change.push(MemberChange::Add(Member { uid: MemberUid(request.uid), node, role }));
-        host.change_members(GroupId::METADATA, change).await.map_err(|e| e.to_string())
+        host.change_members(GroupId::METADATA, change).await.map_err(|e| yet(&e.to_string()))
     }
 }
 
@@ -705,8 +746,16 @@ impl Broker {
 async fn follow_peers(broker: Weak<Broker>, mut events: broadcast::Receiver<PeerEvent>) {
     let Some(mut applied) = broker.upgrade().map(|b| b.metadata.applied()) else { return };
     let mut addresses: HashMap<NodeId, String> = HashMap::new();
+    // Nodes whose records went, once it is sure that they did.
+    let mut left = JoinSet::new();
     loop {
         tokio::select! {
+            Some(Ok(node)) = left.join_next() => {
+                let Some(broker) = broker.upgrade() else { return };
+                if let Some(node) = node && broker.has_left(node) {
+                    broker.transport.remove_peer(node);
+                }
+            }
             event = events.recv() => {
                 let Some(broker) = broker.upgrade() else { return };
                 match event {
@@ -726,7 +775,15 @@ async fn follow_peers(broker: Weak<Broker>, mut events: broadcast::Receiver<Peer
                     return;
                 }
                 let Some(broker) = broker.upgrade() else { return };
-                for node in broker.metadata.nodes() {
+                let nodes = broker.metadata.nodes();
+                for (node, _) in addresses.extract_if(|id, _| !nodes.iter().any(|n| n.id == *id)) {
+                    // A replayed log names nodes that left and came back long ago. Whoever is cut off then may be the only
+                    // one to send the rest.
+                    let metadata = broker.metadata.clone();
+                    let sure = async move { metadata.fence(LEADER_WAIT).await.is_ok().then_some(node) };
+                    left.spawn(sure);
+                }
+                for node in nodes {
                     if node.id != broker.me && addresses.get(&node.id) != Some(&node.address) {
                         broker.transport.set_peer(node.id, &node.name, &node.address);
                         addresses.insert(node.id, node.address.clone());

@@ -5,6 +5,7 @@
 
 mod clients;
 mod field_json;
+mod forget;
 mod groups;
 mod members;
 mod metrics;
@@ -187,6 +188,8 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "check_if_new_quorum_queue_replicas_have_finished_initial_sync" => groups::check_new_replicas(broker),
         peers::LOCAL_GROUPS => groups::local(broker),
         peers::LOCAL_CHECKPOINT => members::local_checkpoint(broker, request),
+        "forget_cluster_node" => forget::forget(state, broker, request, progress).await,
+        peers::LOCAL_SEES => forget::local_sees(broker, request).await,
         "has_reached_target_cluster_size" => node::has_reached_target_cluster_size(state, broker),
         "list_channels" => clients::list_channels(broker).await,
         "list_connections" => clients::list(broker).await,

@@ -26,6 +26,8 @@ pub const LOCAL_GROUPS: &str = "local_groups";
 pub const LOCAL_CHECKPOINT: &str = "local_checkpoint";
 /// What a node tells about itself for `cluster_status`.
 pub const LOCAL_FACTS: &str = "local_facts";
+/// Whether a node gets signs of life from another one.
+pub const LOCAL_SEES: &str = "local_sees";
 
 /// How long other nodes may take.
 const PEER: Duration = Duration::from_secs(5);

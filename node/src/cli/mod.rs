@@ -96,6 +96,10 @@ impl Call {
             let value = if value == "true" { Value::Bool(true) } else { Value::String(value) };
             args.insert(name.to_owned(), value);
         }
+        if verb.name == "forget_cluster_node" && args.remove("offline").is_some_and(|offline| offline != "false") {
+            let why = "--offline is not supported: the metadata's majority has to know that the node leaves";
+            return Err(Refused::Usage(why.to_owned()));
+        }
         let rest = bind(verb, &words, &mut args)?;
         let columns = match verb.kind {
             Kind::Listing { columns, default } => {

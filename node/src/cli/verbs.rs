@@ -160,6 +160,9 @@ pub const VERBS: &[Verb] = &[
     )
     .within(60)
     .of(DIAGNOSTICS),
+    verb("forget_cluster_node", &["member"], "Removing node {member} from the cluster", Kind::Done(""))
+        .options(&["offline"])
+        .within(3600),
     verb("set_cluster_name", &["name"], "Setting cluster name to {name} ...", Kind::Done("")),
     verb("check_config", &["file?"], "", Kind::Own(Own::CheckConfig)),
     verb("version", &[], "", Kind::Own(Own::Version)).of(DIAGNOSTICS),

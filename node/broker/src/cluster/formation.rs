@@ -6,12 +6,12 @@
 //! answered; the others hear of it in their next round. So however the nodes are started they form one cluster, and a
 //! node whose data was wiped, which has a new incarnation, can never pass for its old self: it has to join.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use warren_proto::ids::MemberUid;
-use warren_raft::transport::{CallTarget, Transport};
+use warren_raft::transport::{CallError, CallTarget, Transport};
 
 use super::identity_file::{Cluster, Founder, NodeIdentity, not_zero, random_u64};
 use crate::node::Retry;
@@ -20,6 +20,8 @@ use crate::node::Retry;
 pub const HELLO: &str = "cluster.hello";
 /// Method by which a node asks to become a member.
 pub const JOIN: &str = "cluster.join";
+/// The code with which [`JOIN`] is refused to a node that the cluster has removed.
+pub const REMOVED: &str = "removed";
 
 /// The first rounds are quicker.
 const QUICK_ROUNDS: u32 = 20;
@@ -46,9 +48,6 @@ pub struct Hello {
     pub incarnation: u64,
     /// Its cluster, if it has one.
     pub cluster: Option<Cluster>,
-    /// The members of the metadata group, as far as it knows them.
-    #[serde(default)]
-    pub members: Vec<u64>,
 }
 
 /// A node asks to become a member.
@@ -64,6 +63,27 @@ pub struct JoinRequest {
     pub uid: u64,
     /// `host:port` of its peer port.
     pub address: String,
+    /// It belongs to the cluster by what it knows, and has lost its member alone.
+    #[serde(default)]
+    pub returns: bool,
+}
+
+/// Why a node was not taken in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The cluster has removed it: it is to join as a new node, without what it has.
+    Removed,
+    /// It may be asked again.
+    Yet(String),
+}
+
+impl fmt::Display for NotTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotTaken::Removed => f.write_str("the node was removed from the cluster"),
+            NotTaken::Yet(reason) => f.write_str(reason),
+        }
+    }
 }
 
 /// How the node came to its cluster.
@@ -97,9 +117,9 @@ pub async fn find_cluster(
                 return Ok(Membership::Founder(Cluster { uid: founder.uid, ..(*cluster).clone() }));
             }
             let uid = random_u64();
-            match join(identity, me, uid, &others, transport).await {
+            match join(identity, me, uid, false, &others, transport).await {
                 Ok(()) => return Ok(Membership::Joined(Cluster { uid, ..(*cluster).clone() })),
-                Err(reason) if retry.limit.is_some_and(|limit| refused >= limit) => return Err(reason),
+                Err(reason) if retry.limit.is_some_and(|limit| refused >= limit) => return Err(reason.to_string()),
                 Err(reason) => tracing::warn!(%reason, "could not join the cluster yet"),
             }
             refused += 1;
@@ -124,27 +144,19 @@ pub async fn join_again(
     uid: u64,
     retry: Retry,
     transport: &Transport,
-) -> Result<(), String> {
+) -> Result<(), NotTaken> {
     let others: Vec<&Peer> = peers.iter().filter(|p| p.name != me.name).collect();
     let mut refused = 0_u64;
     loop {
-        match join(identity, me, uid, &others, transport).await {
+        match join(identity, me, uid, true, &others, transport).await {
             Ok(()) => return Ok(()),
+            Err(NotTaken::Removed) => return Err(NotTaken::Removed),
             Err(reason) if retry.limit.is_some_and(|limit| refused >= limit) => return Err(reason),
             Err(reason) => tracing::warn!(%reason, "the new metadata member could not join yet"),
         }
         refused += 1;
         tokio::time::sleep(retry.pause).await;
     }
-}
-
-/// Whether a peer of the same cluster knows the metadata group's members, and this one is none of them.
-pub async fn was_removed(member: MemberUid, cluster: u64, me: &Peer, peers: &[Peer], transport: &Transport) -> bool {
-    let others: Vec<&Peer> = peers.iter().filter(|p| p.name != me.name).collect();
-    let hellos = ask_all(&others, transport).await;
-    let same = hellos.iter().filter(|h| h.cluster.as_ref().is_some_and(|c| c.id == cluster));
-    let known: Vec<&Vec<u64>> = same.map(|h| &h.members).filter(|members| !members.is_empty()).collect();
-    !known.is_empty() && known.iter().all(|members| !members.contains(&member.0))
 }
 
 async fn ask_all(others: &[&Peer], transport: &Transport) -> Vec<Hello> {
@@ -162,7 +174,8 @@ async fn ask_all(others: &[&Peer], transport: &Transport) -> Vec<Hello> {
     hellos
 }
 
-async fn ask(peer: &Peer, transport: &Transport) -> Option<Hello> {
+/// What the node at a peer's address says about itself, if it is that peer.
+pub(crate) async fn ask(peer: &Peer, transport: &Transport) -> Option<Hello> {
     let target = CallTarget::Address(peer.address.clone());
     let reply = async {
         let replies = transport.call(target, HELLO, Bytes::new(), HELLO_TIMEOUT).await?;
@@ -214,12 +227,13 @@ async fn join(
     identity: &NodeIdentity,
     me: &Peer,
     uid: u64,
+    returns: bool,
     others: &[&Peer],
     transport: &Transport,
-) -> Result<(), String> {
-    let request =
-        JoinRequest { name: me.name.clone(), incarnation: identity.incarnation, uid, address: me.address.clone() };
-    let payload = serde_json::to_vec(&request).map_err(|e| e.to_string())?;
+) -> Result<(), NotTaken> {
+    let (name, address) = (me.name.clone(), me.address.clone());
+    let request = JoinRequest { name, incarnation: identity.incarnation, uid, address, returns };
+    let payload = serde_json::to_vec(&request).map_err(|e| NotTaken::Yet(e.to_string()))?;
     let mut reason = "no member of the cluster answered".to_owned();
     for peer in others {
         let target = CallTarget::Address(peer.address.clone());
@@ -229,10 +243,11 @@ async fn join(
         };
         match answer.await {
             Ok(_) => return Ok(()),
+            Err(CallError::Failed { code, .. }) if code == REMOVED => return Err(NotTaken::Removed),
             Err(error) => reason = format!("{}: {error}", peer.name),
         }
     }
-    Err(reason)
+    Err(NotTaken::Yet(reason))
 }
 
 #[cfg(test)]

@@ -2,4 +2,5 @@
 
 pub mod formation;
 pub mod identity_file;
+pub mod removal;
 pub mod standalone;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use warren_metastore::projections::{Applied, QueueTarget};
 use warren_metastore::records::{Exchange, Node, Queue, QueueKind, Stored, User, Vhost};
 use warren_proto::amqp091::FieldTable;
-use warren_proto::ids::GroupId;
+use warren_proto::ids::{GroupId, NodeId};
 use warren_queues::quorum::Config;
 
 use super::Metadata;
@@ -75,6 +75,11 @@ impl Metadata {
     /// All queues of all vhosts, in no order.
     pub fn queues(&self) -> Vec<Arc<Stored<Queue>>> {
         self.projections().load().queues().map(|target| target.record()).collect()
+    }
+
+    /// Whether a node belongs to the cluster.
+    pub fn has_node(&self, id: NodeId) -> bool {
+        self.projections().peek().nodes().any(|node| node.id == id)
     }
 
     /// All nodes of the cluster, in order of their names.

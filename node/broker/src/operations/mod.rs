@@ -4,6 +4,7 @@
 mod arguments;
 mod binding;
 mod exchange;
+pub mod forget;
 pub mod members;
 pub mod policy;
 mod queue;

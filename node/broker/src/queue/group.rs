@@ -43,6 +43,8 @@ pub enum GroupRequest {
     NodeUp(NodeId),
     /// The queue's policies changed.
     Configure,
+    /// Nodes have left the cluster for good.
+    NodesLeft(Vec<NodeId>),
 }
 
 /// What every member on this node shares.
@@ -63,6 +65,9 @@ pub struct GroupContext {
     pub unused: tokio::sync::mpsc::UnboundedSender<GroupId>,
     /// How the metadata says that this group's queue is configured; `None` where it does not know.
     pub configuration: Box<dyn Fn(GroupId) -> Option<Config> + Send + Sync>,
+    /// Told by a group's leader of nodes with sessions at its queue that are still out of reach. If one has left the cluster,
+    /// the answer is [`GroupRequest::NodesLeft`].
+    pub unreachable: Box<dyn Fn(GroupId, NodeId) + Send + Sync>,
 }
 
 /// A command whose reply somebody waits for.
@@ -364,12 +369,17 @@ impl QuorumMachine {
     }
 
     /// What the queue has to be told, because it believes otherwise of sessions.
-    fn corrections(&self) -> Vec<Command> {
+    fn corrections(&self, cx: &GroupCx<'_>) -> Vec<Command> {
         let mut commands = Vec::new();
-        let mut back = None;
+        let (mut back, mut away) = (None, None);
         for (session, suspected) in self.queue.sessions() {
             match self.loss_of(session) {
-                Some(SessionLoss::NoConnection) if suspected => {}
+                Some(SessionLoss::NoConnection) if suspected => {
+                    if away != Some(session.node) {
+                        away = Some(session.node);
+                        (self.context.unreachable)(cx.group, session.node);
+                    }
+                }
                 Some(loss) => commands.push(Command::SessionDown { session, loss }),
                 // Of a node once: its sessions come one after another.
                 None if suspected && back != Some(session.node) => {
@@ -393,6 +403,13 @@ impl QuorumMachine {
         if self.append(&Command::UpdateConfig(wanted.clone()), out).is_some() {
             self.appended_config = Some(wanted);
         }
+    }
+
+    /// Of nodes that have left the cluster, those that the queue has sessions of. One that can be reached is back, or was
+    /// cut off and does not know yet.
+    fn left(&self, nodes: Vec<NodeId>) -> Vec<NodeId> {
+        let has_sessions = |node: &NodeId| self.queue.sessions().any(|(session, _)| session.node == *node);
+        nodes.into_iter().filter(|node| !self.context.links.is_up(*node) && has_sessions(node)).collect()
     }
 
     fn loss_of(&self, session: SessionRef) -> Option<SessionLoss> {
@@ -573,6 +590,12 @@ impl StateMachine for QuorumMachine {
                 }
             }
             GroupRequest::Configure => self.configure(out, cx),
+            GroupRequest::NodesLeft(nodes) => {
+                let nodes = self.left(nodes);
+                if !nodes.is_empty() {
+                    self.append(&Command::PurgeNodes { nodes }, out);
+                }
+            }
         }
     }
 
@@ -711,7 +734,7 @@ impl StateMachine for QuorumMachine {
         }
         if cx.now_ms.saturating_sub(self.rechecked_at) >= RECHECK_MS {
             self.rechecked_at = cx.now_ms;
-            for command in self.corrections() {
+            for command in self.corrections(cx) {
                 self.append(&command, out);
             }
             self.keep_worker(cx);

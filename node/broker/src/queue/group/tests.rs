@@ -4,6 +4,7 @@ use std::net::TcpListener;
 
 use warren_raft::transport::{Suspicion, Transport, TransportConfig};
 
+use parking_lot::Mutex;
 use warren_queues::quorum::SUPPORTED;
 
 use super::*;
@@ -24,6 +25,7 @@ struct Fixture {
     events: EventReceiver,
     /// What the metadata says.
     wanted: Arc<parking_lot::Mutex<Option<Config>>>,
+    unreachable: Arc<Mutex<Vec<(GroupId, NodeId)>>>,
 }
 
 impl Fixture {
@@ -47,6 +49,8 @@ impl Fixture {
         let session = sessions.register(sender);
         let wanted = Arc::new(parking_lot::Mutex::new(None));
         let configuration = Arc::clone(&wanted);
+        let unreachable = Arc::<Mutex<Vec<_>>>::default();
+        let noted = Arc::clone(&unreachable);
         let context = GroupContext {
             me,
             sessions,
@@ -56,9 +60,10 @@ impl Fixture {
             dead_letters: Arc::new(DeadLetters::new(tokio::runtime::Handle::current())),
             unused: tokio::sync::mpsc::unbounded_channel().0,
             configuration: Box::new(move |_| configuration.lock().clone()),
+            unreachable: Box::new(move |group, node| noted.lock().push((group, node))),
         };
         let member = QuorumMachine::new(Arc::new(context), Config::default());
-        Fixture { member, me, role, index: 0, now_ms: 1_000_000, session, events, wanted }
+        Fixture { member, me, role, index: 0, now_ms: 1_000_000, session, events, wanted, unreachable }
     }
 
     fn cx(&self) -> GroupCx<'static> {
@@ -129,6 +134,15 @@ impl Fixture {
     fn appended(&mut self, act: impl FnOnce(&mut QuorumMachine, &mut BatchBuilder)) -> Vec<Command> {
         let mut out = BatchBuilder::new(VERSION);
         act(&mut self.member, &mut out);
+        let batch = Batch::parse(out.finish(self.now_ms)).unwrap();
+        batch.iter().map(|bytes| Command::decode(VERSION, bytes).unwrap()).collect()
+    }
+
+    /// What the member appends for a request.
+    fn prepare(&mut self, request: GroupRequest) -> Vec<Command> {
+        let mut out = BatchBuilder::new(VERSION);
+        let cx = self.cx();
+        self.member.prepare(request, &mut out, &cx);
         let batch = Batch::parse(out.finish(self.now_ms)).unwrap();
         batch.iter().map(|bytes| Command::decode(VERSION, bytes).unwrap()).collect()
     }
@@ -235,4 +249,36 @@ async fn a_leader_appends_the_configuration_that_the_metadata_says_until_the_que
     *f.wanted.lock() = Some(limit(5));
     let appended: Vec<Command> = (0..=CONFIGURE_MS / RECHECK_MS).flat_map(|_| f.tick()).collect();
     assert_eq!(appended, [Command::UpdateConfig(limit(5))]);
+}
+
+#[tokio::test]
+async fn a_leader_has_sessions_of_nodes_that_left_the_cluster_purged() {
+    let mut f = Fixture::new(Role::Leader).await;
+    let (left, stays) = (NodeId(5), NodeId(6));
+    f.attach(f.session);
+    for id in [1, 2] {
+        f.attach(SessionRef { node: left, incarnation: 1, id });
+    }
+    assert!(f.unreachable.lock().is_empty());
+    let mut batch = BatchBuilder::new(VERSION);
+    for command in f.tick() {
+        Encoder::for_group(VERSION).encode(&command, &mut batch).unwrap();
+    }
+    assert!(f.unreachable.lock().is_empty(), "the queue has to know first that they are cut off");
+    f.apply(&mut batch);
+    // Whoever knows the cluster is asked again and again, once for all sessions of a node.
+    for looks in 1..3 {
+        assert_eq!(f.tick(), []);
+        assert_eq!(*f.unreachable.lock(), vec![(GROUP, left); looks]);
+    }
+
+    let me = f.me;
+    assert_eq!(f.prepare(GroupRequest::NodesLeft(vec![stays, me])), [], "it has no sessions of one, and is the other");
+    let purge = Command::PurgeNodes { nodes: vec![left] };
+    assert_eq!(f.prepare(GroupRequest::NodesLeft(vec![left, stays])), [purge.clone()]);
+    let mut batch = BatchBuilder::new(VERSION);
+    Encoder::for_group(VERSION).encode(&purge, &mut batch).unwrap();
+    f.apply(&mut batch);
+    assert_eq!(f.prepare(GroupRequest::NodesLeft(vec![left])), []);
+    assert_eq!(f.member.queue.sessions().map(|(session, _)| session).collect::<Vec<_>>(), [f.session]);
 }
