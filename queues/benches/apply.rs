@@ -23,6 +23,8 @@ fn enqueue(seq: u64, message: &StoredMessage) -> Command {
     Command::Enqueue(Enqueue {
         origin: Some(Origin { session: SESSION, seq }),
         delivery_count: 0,
+        priority: None,
+        ttl_ms: None,
         message: message.clone(),
     })
 }
@@ -36,6 +38,8 @@ fn attach(queue: &mut Queue, n: u64, tag: &'static str) -> ConsumerKey {
         consumer: id(tag),
         mode: Mode::SimplePrefetch(1000),
         priority: 0,
+        timeout_ms: None,
+        default_timeout_ms: None,
         meta: ConsumerMeta { ack: true, ..ConsumerMeta::default() },
     };
     match queue.apply(&meta(n), Command::Attach(Box::new(attach)), &mut Effects::new()) {

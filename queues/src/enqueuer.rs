@@ -18,6 +18,8 @@ pub(crate) const FIRST_SEQ: u64 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Enqueuer {
     pub next_seq: u64,
+    /// Whether it has been told to stop.
+    pub blocked: bool,
 }
 
 /// What a sequence number says about a publish.
@@ -33,7 +35,7 @@ pub(crate) enum Admission {
 
 impl Enqueuer {
     pub fn new() -> Self {
-        Enqueuer { next_seq: FIRST_SEQ }
+        Enqueuer { next_seq: FIRST_SEQ, blocked: false }
     }
 
     pub fn admit(&mut self, seq: u64) -> Admission {

@@ -29,8 +29,12 @@ pub enum Reply<M> {
         next_msg_id: u64,
         /// How many messages it may take now, before those this same command hands it. `u32::MAX` = no limit.
         credit: u32,
+        /// Where its delivery count stands, if it grants its own credit.
+        delivery_count: u32,
         /// How many it held already (attached again).
         num_checked_out: usize,
+        /// Whether it is served; false while it waits behind a single active consumer.
+        active: bool,
     },
     /// Not attached: the queue has an exclusive consumer, or the new one wants to be exclusive and is not alone.
     ExclusiveUse,
@@ -56,6 +60,13 @@ pub enum Reply<M> {
     },
     /// There is no such consumer.
     NotFound,
+    /// Refused: the queue has a single active consumer, and none of its messages can be taken past that.
+    SingleActive,
+    /// Delayed messages are ready.
+    Retried {
+        /// How many.
+        count: u64,
+    },
     /// The queue was purged.
     Purged {
         /// Messages dropped.

@@ -54,7 +54,9 @@ impl Queue {
                 key,
                 next_msg_id: consumer.held.next_id(),
                 credit: consumer.credit(),
+                delivery_count: 0,
                 num_checked_out: consumer.held.len(),
+                active: true,
             },
             None => Reply::NotFound,
         }

@@ -3,9 +3,9 @@
 //! | Tag | Command | Fields |
 //! |---|---|---|
 //! | 1 | RegisterEnqueuer | session |
-//! | 2 | Enqueue | flags (1 = origin, 2 = delivery count), [session, seq], [delivery count], meta size, container to the end |
-//! | 3 | Attach | consumer id, mode (0 = prefetch) and its number, priority, flags (1 = acks), args, user name |
-//! | 4, 5 | Dequeue, and settled at once | consumer id |
+//! | 2 | Enqueue | flags (1 = origin, 2 = delivery count, 4 = priority, 8 = TTL), [session, seq], [delivery count], [priority, 1 byte], [TTL], meta size, container to the end |
+//! | 3 | Attach | consumer id, mode, priority, flags (1 = acks), args, user name, timeout, default timeout |
+//! | 4, 5 | Dequeue, and settled at once | consumer id, default timeout |
 //! | 6 | Settle | consumer ref, ids |
 //! | 7 | Return | consumer ref, ids |
 //! | 8 | Return as failed; from version 2 | consumer ref, ids |
@@ -18,6 +18,16 @@
 //! | 17 | UpdateConfig | the configuration: see `put_config` |
 //! | 18 | Timeout of a disconnected consumer; from version 2 | key |
 //! | 19 | Continue | |
+//! | 20 | Modify | consumer ref, ids, flags (1 = failed, 2 = undeliverable here), delivery time, count, (name, value) each |
+//! | 21 | Credit | consumer ref, credit, delivery count, drain |
+//! | 22 | Timeout of messages | |
+//! | 23 | Timeout of what consumers hold; from version 2 | |
+//! | 24 | DlxAttach | session, prefetch |
+//! | 25 | DlxSettle | session, ids |
+//! | 26 | DelayedRetryNow; from version 2 | count |
+//!
+//! A number that may be absent is written as 0, or as the number plus 1. A mode is 0 and a prefetch count, or 1 and the
+//! initial delivery count.
 //!
 //! A session is node and incarnation (8 bytes each, little-endian) and id. A consumer id is a session and a tag (length,
 //! bytes). A consumer ref is 0 and a key, or 1 and a consumer id. Ids are a count of runs, then for each its start as a
@@ -26,7 +36,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use warren_proto::ids::{MachineVersion, NodeId};
 
-use super::command::{Attach, Command, Enqueue, Mode};
+use super::command::{Attach, Command, Enqueue, Mode, Modify, Traits};
 use super::config::{Config, DeadLetter, DeadLetterStrategy, DelayedRetry, Overflow, RetryOn};
 use super::effects::TimerKey;
 use super::version::MV2;
@@ -56,11 +66,25 @@ const PURGE_NODES: u8 = 16;
 const UPDATE_CONFIG: u8 = 17;
 const CONSUMER_DISCONNECTED: u8 = 18;
 const CONTINUE: u8 = 19;
+const MODIFY: u8 = 20;
+const CREDIT: u8 = 21;
+const EXPIRE_MESSAGES: u8 = 22;
+const CONSUMER_DEADLINES: u8 = 23;
+const DLX_ATTACH: u8 = 24;
+const DLX_SETTLE: u8 = 25;
+const DELAYED_RETRY_NOW: u8 = 26;
 
 const WITH_ORIGIN: u8 = 1;
 const WITH_DELIVERY_COUNT: u8 = 2;
+const WITH_PRIORITY: u8 = 4;
+const WITH_TTL: u8 = 8;
 const ACKS: u8 = 1;
 const MODE_PREFETCH: u8 = 0;
+const MODE_CREDITED: u8 = 1;
+const FAILED: u8 = 1;
+const UNDELIVERABLE_HERE: u8 = 2;
+/// Notes of one modification, at most.
+pub(super) const MAX_ANNOTATIONS: usize = 256;
 const REJECT_PUBLISH: u8 = 1;
 const SINGLE_ACTIVE: u8 = 2;
 const DEAD_LETTER: u8 = 1;
@@ -70,7 +94,7 @@ const BY_KEY: u8 = 0;
 const BY_ID: u8 = 1;
 
 /// Bytes that an enqueue can take beyond its container, at most.
-const ENQUEUE_OVERHEAD: usize = 2 + 16 + 10 + 10 + 5 + 5;
+const ENQUEUE_OVERHEAD: usize = 2 + 16 + 10 + 10 + 5 + 1 + 10 + 5;
 
 pub(super) fn encode(command: &Command, version: MachineVersion, out: &mut BytesMut) {
     match command {
@@ -80,9 +104,10 @@ pub(super) fn encode(command: &Command, version: MachineVersion, out: &mut Bytes
         }
         Command::Enqueue(enqueue) => put_enqueue(out, enqueue),
         Command::Attach(attach) => put_attach(out, attach),
-        Command::Dequeue { consumer, settled } => {
+        Command::Dequeue { consumer, settled, default_timeout_ms } => {
             out.put_u8(if *settled { DEQUEUE_SETTLED } else { DEQUEUE });
             put_consumer_id(out, consumer);
+            put_option(out, *default_timeout_ms);
         }
         Command::Settle { consumer, ids } => put_outcome(out, SETTLE, consumer, ids),
         Command::Return { consumer, ids, failed } => {
@@ -124,6 +149,30 @@ pub(super) fn encode(command: &Command, version: MachineVersion, out: &mut Bytes
             put_varint(out, key.0);
         }
         Command::Continue => out.put_u8(CONTINUE),
+        Command::Modify(modify) => put_modify(out, modify),
+        Command::Credit { consumer, credit, delivery_count, drain } => {
+            out.put_u8(CREDIT);
+            put_consumer_ref(out, consumer);
+            put_varint(out, u64::from(*credit));
+            put_varint(out, u64::from(*delivery_count));
+            out.put_u8(u8::from(*drain));
+        }
+        Command::Timeout(TimerKey::ExpireMessages) => out.put_u8(EXPIRE_MESSAGES),
+        Command::Timeout(TimerKey::ConsumerDeadlines) => out.put_u8(CONSUMER_DEADLINES),
+        Command::DlxAttach { session, prefetch } => {
+            out.put_u8(DLX_ATTACH);
+            put_session(out, session);
+            put_varint(out, u64::from(*prefetch));
+        }
+        Command::DlxSettle { session, ids } => {
+            out.put_u8(DLX_SETTLE);
+            put_session(out, session);
+            put_ids(out, ids);
+        }
+        Command::DelayedRetryNow { count } => {
+            out.put_u8(DELAYED_RETRY_NOW);
+            put_option(out, *count);
+        }
     }
 }
 
@@ -134,14 +183,15 @@ pub(super) fn decode(version: MachineVersion, mut bytes: Bytes) -> Result<Comman
     }
     let mut r = Reader::new(&bytes);
     let tag = r.u8()?;
-    if matches!(tag, RETURN_FAILED | CONSUMER_DISCONNECTED) && version < MV2 {
+    if matches!(tag, RETURN_FAILED | CONSUMER_DISCONNECTED | CONSUMER_DEADLINES | DELAYED_RETRY_NOW) && version < MV2 {
         return Err(DecodeError::NotInVersion { tag, version });
     }
     let command = match tag {
         REGISTER => Command::RegisterEnqueuer { session: r.session()? },
         ATTACH => Command::Attach(Box::new(attach(&mut r, &bytes)?)),
         DEQUEUE | DEQUEUE_SETTLED => {
-            Command::Dequeue { consumer: consumer_id(&mut r, &bytes)?, settled: tag == DEQUEUE_SETTLED }
+            let consumer = consumer_id(&mut r, &bytes)?;
+            Command::Dequeue { consumer, settled: tag == DEQUEUE_SETTLED, default_timeout_ms: option(&mut r)? }
         }
         SETTLE => Command::Settle { consumer: consumer_ref(&mut r, &bytes)?, ids: ids(&mut r)? },
         RETURN | RETURN_FAILED => {
@@ -162,6 +212,18 @@ pub(super) fn decode(version: MachineVersion, mut bytes: Bytes) -> Result<Comman
         UPDATE_CONFIG => Command::UpdateConfig(config(&mut r)?),
         CONSUMER_DISCONNECTED => Command::Timeout(TimerKey::ConsumerDisconnected(ConsumerKey(r.varint()?))),
         CONTINUE => Command::Continue,
+        MODIFY => Command::Modify(Box::new(modify(&mut r, &bytes)?)),
+        CREDIT => Command::Credit {
+            consumer: consumer_ref(&mut r, &bytes)?,
+            credit: r.u32("credit")?,
+            delivery_count: r.u32("delivery count")?,
+            drain: r.flag("drain")?,
+        },
+        EXPIRE_MESSAGES => Command::Timeout(TimerKey::ExpireMessages),
+        CONSUMER_DEADLINES => Command::Timeout(TimerKey::ConsumerDeadlines),
+        DLX_ATTACH => Command::DlxAttach { session: r.session()?, prefetch: r.u32("prefetch")? },
+        DLX_SETTLE => Command::DlxSettle { session: r.session()?, ids: ids(&mut r)? },
+        DELAYED_RETRY_NOW => Command::DelayedRetryNow { count: option(&mut r)? },
         _ => return Err(DecodeError::UnknownTag(tag)),
     };
     r.end()?;
@@ -175,65 +237,117 @@ pub fn stored_message(command: &Bytes) -> Option<StoredMessage> {
     if r.u8() != Ok(ENQUEUE) {
         return None;
     }
-    let (_, _, meta_size) = enqueue_head(&mut r).ok()?;
-    StoredMessage::new(meta_size, command.slice(r.position()..))
+    let head = enqueue_head(&mut r).ok()?;
+    StoredMessage::new(head.meta_size, command.slice(r.position()..))
 }
 
 fn put_enqueue(out: &mut BytesMut, enqueue: &Enqueue) {
-    let container = enqueue.message.container();
-    out.reserve(ENQUEUE_OVERHEAD + container.len());
-    out.put_u8(ENQUEUE);
-    let origin = if enqueue.origin.is_some() { WITH_ORIGIN } else { 0 };
-    let delivery_count = if enqueue.delivery_count > 0 { WITH_DELIVERY_COUNT } else { 0 };
-    out.put_u8(origin | delivery_count);
-    if let Some(origin) = &enqueue.origin {
-        put_session(out, &origin.session);
-        put_varint(out, origin.seq);
-    }
-    if enqueue.delivery_count > 0 {
-        put_varint(out, u64::from(enqueue.delivery_count));
-    }
-    put_varint(out, u64::from(enqueue.message.meta_size()));
-    out.extend_from_slice(container);
+    let Enqueue { origin, delivery_count, priority, ttl_ms, message } = enqueue;
+    let traits = Traits { delivery_count: *delivery_count, priority: *priority, ttl_ms: *ttl_ms };
+    put_head(out, origin.as_ref(), &traits, message.meta_size(), message.container().len());
+    out.extend_from_slice(message.container());
 }
 
 /// Writes an enqueue whose container is in two parts.
-pub(super) fn put_publish(out: &mut BytesMut, origin: Origin, meta: &[u8], body: &[u8]) {
-    out.reserve(ENQUEUE_OVERHEAD + meta.len() + body.len());
-    out.put_u8(ENQUEUE);
-    out.put_u8(WITH_ORIGIN);
-    put_session(out, &origin.session);
-    put_varint(out, origin.seq);
-    put_varint(out, meta.len() as u64);
+pub(super) fn put_publish(out: &mut BytesMut, origin: Origin, traits: &Traits, meta: &[u8], body: &[u8]) {
+    put_head(out, Some(&origin), traits, meta.len() as u32, meta.len() + body.len());
     out.extend_from_slice(meta);
     out.extend_from_slice(body);
 }
 
-/// The fields before the container: origin, delivery count, meta size.
-fn enqueue_head(r: &mut Reader<'_>) -> Result<(Option<Origin>, u32, u32), DecodeError> {
+/// Writes what comes before the container.
+fn put_head(out: &mut BytesMut, origin: Option<&Origin>, traits: &Traits, meta_size: u32, container: usize) {
+    let Traits { delivery_count, priority, ttl_ms } = *traits;
+    out.reserve(ENQUEUE_OVERHEAD + container);
+    out.put_u8(ENQUEUE);
+    let flag = |present: bool, flag: u8| if present { flag } else { 0 };
+    out.put_u8(
+        flag(origin.is_some(), WITH_ORIGIN)
+            | flag(delivery_count > 0, WITH_DELIVERY_COUNT)
+            | flag(priority.is_some(), WITH_PRIORITY)
+            | flag(ttl_ms.is_some(), WITH_TTL),
+    );
+    if let Some(origin) = origin {
+        put_session(out, &origin.session);
+        put_varint(out, origin.seq);
+    }
+    if delivery_count > 0 {
+        put_varint(out, u64::from(delivery_count));
+    }
+    if let Some(priority) = priority {
+        out.put_u8(priority);
+    }
+    if let Some(ttl) = ttl_ms {
+        put_varint(out, ttl);
+    }
+    put_varint(out, u64::from(meta_size));
+}
+
+/// What comes before the container.
+struct Head {
+    origin: Option<Origin>,
+    traits: Traits,
+    meta_size: u32,
+}
+
+fn enqueue_head(r: &mut Reader<'_>) -> Result<Head, DecodeError> {
     let flags = r.u8()?;
-    if flags & !(WITH_ORIGIN | WITH_DELIVERY_COUNT) != 0 {
+    if flags & !(WITH_ORIGIN | WITH_DELIVERY_COUNT | WITH_PRIORITY | WITH_TTL) != 0 {
         return Err(DecodeError::Value("enqueue flags"));
     }
-    let origin = match flags & WITH_ORIGIN {
-        0 => None,
-        _ => Some(Origin { session: r.session()?, seq: r.varint()? }),
+    let with = |flag: u8| flags & flag != 0;
+    let origin = match with(WITH_ORIGIN) {
+        true => Some(Origin { session: r.session()?, seq: r.varint()? }),
+        false => None,
     };
-    let delivery_count = match flags & WITH_DELIVERY_COUNT {
-        0 => 0,
-        _ => r.u32("delivery count")?,
-    };
-    Ok((origin, delivery_count, r.u32("meta size")?))
+    let delivery_count = if with(WITH_DELIVERY_COUNT) { r.u32("delivery count")? } else { 0 };
+    let priority = if with(WITH_PRIORITY) { Some(r.u8()?) } else { None };
+    let ttl_ms = if with(WITH_TTL) { Some(r.varint()?) } else { None };
+    let traits = Traits { delivery_count, priority, ttl_ms };
+    Ok(Head { origin, traits, meta_size: r.u32("meta size")? })
 }
 
 /// Reads an enqueue after its tag.
 fn enqueue(mut bytes: Bytes) -> Result<Enqueue, DecodeError> {
     let mut r = Reader::new(&bytes);
-    let (origin, delivery_count, meta_size) = enqueue_head(&mut r)?;
+    let Head { origin, traits, meta_size } = enqueue_head(&mut r)?;
     let head = r.position();
     bytes.advance(head);
     let message = StoredMessage::new(meta_size, bytes).ok_or(DecodeError::Truncated)?;
-    Ok(Enqueue { origin, delivery_count, message })
+    let Traits { delivery_count, priority, ttl_ms } = traits;
+    Ok(Enqueue { origin, delivery_count, priority, ttl_ms, message })
+}
+
+fn put_modify(out: &mut BytesMut, modify: &Modify) {
+    put_outcome(out, MODIFY, &modify.consumer, &modify.ids);
+    let failed = if modify.failed { FAILED } else { 0 };
+    let undeliverable = if modify.undeliverable_here { UNDELIVERABLE_HERE } else { 0 };
+    out.put_u8(failed | undeliverable);
+    put_option(out, modify.deliver_at_ms);
+    put_varint(out, modify.annotations.len() as u64);
+    for (name, value) in &modify.annotations {
+        put_bytes(out, name);
+        put_bytes(out, value);
+    }
+}
+
+fn modify(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Modify, DecodeError> {
+    let (consumer, ids) = (consumer_ref(r, bytes)?, ids(r)?);
+    let flags = r.u8()?;
+    if flags & !(FAILED | UNDELIVERABLE_HERE) != 0 {
+        return Err(DecodeError::Value("flags of a modification"));
+    }
+    let deliver_at_ms = option(r)?;
+    let count = r.count(2)?;
+    if count > MAX_ANNOTATIONS {
+        return Err(DecodeError::Value("number of annotations"));
+    }
+    let mut annotations = Vec::with_capacity(count);
+    for _ in 0..count {
+        annotations.push((bytes.slice(r.bytes()?), bytes.slice(r.bytes()?)));
+    }
+    let (failed, undeliverable_here) = (flags & FAILED != 0, flags & UNDELIVERABLE_HERE != 0);
+    Ok(Modify { consumer, ids, failed, undeliverable_here, deliver_at_ms, annotations })
 }
 
 fn put_attach(out: &mut BytesMut, attach: &Attach) {
@@ -242,10 +356,19 @@ fn put_attach(out: &mut BytesMut, attach: &Attach) {
     put_mode(out, attach.mode);
     put_zigzag(out, i64::from(attach.priority));
     put_meta(out, &attach.meta);
+    put_option(out, attach.timeout_ms);
+    put_option(out, attach.default_timeout_ms);
 }
 
 fn attach(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Attach, DecodeError> {
-    Ok(Attach { consumer: consumer_id(r, bytes)?, mode: mode(r)?, priority: r.i32("priority")?, meta: meta(r, bytes)? })
+    Ok(Attach {
+        consumer: consumer_id(r, bytes)?,
+        mode: mode(r)?,
+        priority: r.i32("priority")?,
+        meta: meta(r, bytes)?,
+        timeout_ms: option(r)?,
+        default_timeout_ms: option(r)?,
+    })
 }
 
 pub(super) fn put_mode(out: &mut impl BufMut, mode: Mode) {
@@ -254,12 +377,17 @@ pub(super) fn put_mode(out: &mut impl BufMut, mode: Mode) {
             out.put_u8(MODE_PREFETCH);
             put_varint(out, u64::from(n));
         }
+        Mode::Credited { initial_delivery_count } => {
+            out.put_u8(MODE_CREDITED);
+            put_varint(out, u64::from(initial_delivery_count));
+        }
     }
 }
 
 pub(super) fn mode(r: &mut Reader<'_>) -> Result<Mode, DecodeError> {
     match r.u8()? {
         MODE_PREFETCH => Ok(Mode::SimplePrefetch(r.u32("prefetch")?)),
+        MODE_CREDITED => Ok(Mode::Credited { initial_delivery_count: r.u32("initial delivery count")? }),
         _ => Err(DecodeError::Value("mode")),
     }
 }
@@ -404,6 +532,10 @@ fn consumer_ref(r: &mut Reader<'_>, bytes: &Bytes) -> Result<ConsumerRef, Decode
 fn put_outcome(out: &mut BytesMut, tag: u8, consumer: &ConsumerRef, ids: &MsgIds) {
     out.put_u8(tag);
     put_consumer_ref(out, consumer);
+    put_ids(out, ids);
+}
+
+fn put_ids(out: &mut BytesMut, ids: &MsgIds) {
     put_varint(out, ids.runs().len() as u64);
     let mut end = 0u64;
     for run in ids.runs() {

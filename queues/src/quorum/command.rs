@@ -35,6 +35,8 @@ pub enum Command {
         consumer: ConsumerId,
         /// Whether the message is done with at once.
         settled: bool,
+        /// How long it may be held, in ms, if the queue's configuration does not say. From version 2.
+        default_timeout_ms: Option<u64>,
     },
     /// Done with. Answers `Ok`; unknown ids and consumers are ignored.
     Settle {
@@ -52,12 +54,26 @@ pub enum Command {
         /// Whether the delivery failed (basic.reject), or is merely undone (basic.nack, basic.recover).
         failed: bool,
     },
-    /// Rejected for good. Answers `Ok`; unknown ids and consumers are ignored.
+    /// Rejected for good; the delivery failed. Answers `Ok`; unknown ids and consumers are ignored.
     Discard {
         /// Who held them.
         consumer: ConsumerRef,
         /// What.
         ids: MsgIds,
+    },
+    /// Given back or rejected, and changed. Answers `Ok`; unknown ids and consumers are ignored.
+    Modify(Box<Modify>),
+    /// Grants a consumer credit. Answers `Ok`, also for an unknown consumer; a [`CreditReply`](super::CreditReply) follows
+    /// the deliveries.
+    Credit {
+        /// The consumer.
+        consumer: ConsumerRef,
+        /// Messages that it may be given, counted from `delivery_count` on.
+        credit: u32,
+        /// How many the receiver has seen; a serial number (RFC 1982).
+        delivery_count: u32,
+        /// Whether credit that cannot be used now is to be given up.
+        drain: bool,
     },
     /// Stops deliveries; what the consumer holds stays with it. Answers `Cancelled` or `NotFound`.
     Cancel {
@@ -69,7 +85,7 @@ pub enum Command {
         /// The consumer.
         consumer: ConsumerRef,
     },
-    /// Drops all ready messages. Answers `Purged`.
+    /// Drops all messages that no consumer holds; at version 1, the ready ones. Answers `Purged`.
     Purge,
     /// A session is lost. Proposed after every command that was accepted from it.
     SessionDown {
@@ -92,6 +108,26 @@ pub enum Command {
     UpdateConfig(Config),
     /// A timer fired that an effect had set.
     Timeout(TimerKey),
+    /// Attaches the worker that takes dead messages to their new queues; it replaces an older one. Answers `Ok`, or
+    /// `NotFound` while dead messages are not kept.
+    DlxAttach {
+        /// The worker.
+        session: SessionRef,
+        /// How many messages it may hold.
+        prefetch: u32,
+    },
+    /// Dead messages have arrived. Answers `Ok`; what the worker does not hold is ignored.
+    DlxSettle {
+        /// The worker.
+        session: SessionRef,
+        /// Which.
+        ids: MsgIds,
+    },
+    /// Makes delayed messages ready before their time. Answers `Retried`.
+    DelayedRetryNow {
+        /// How many, those first that would be ready first; `None` = all.
+        count: Option<u64>,
+    },
     /// Goes on with work that an earlier command left at its bound
     /// ([`Queue::work_owed`](super::Queue::work_owed)).
     Continue,
@@ -104,8 +140,41 @@ pub struct Enqueue {
     pub origin: Option<Origin>,
     /// Failed deliveries that the message had before, in another queue.
     pub delivery_count: u32,
+    /// Its priority; more than 31 counts as 31, `None` as 4.
+    pub priority: Option<u8>,
+    /// How long it may wait, in ms.
+    pub ttl_ms: Option<u64>,
     /// The message.
     pub message: StoredMessage,
+}
+
+/// What a publish tells the queue besides the message: fields of the enqueue, read from the message once by the session's
+/// node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traits {
+    /// See [`Enqueue::delivery_count`].
+    pub delivery_count: u32,
+    /// See [`Enqueue::priority`].
+    pub priority: Option<u8>,
+    /// See [`Enqueue::ttl_ms`].
+    pub ttl_ms: Option<u64>,
+}
+
+/// An outcome that changes its messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Modify {
+    /// Who held them.
+    pub consumer: ConsumerRef,
+    /// What.
+    pub ids: MsgIds,
+    /// Whether the delivery failed.
+    pub failed: bool,
+    /// Whether they leave the queue, like rejected ones, rather than come back.
+    pub undeliverable_here: bool,
+    /// When they are to be ready again, ms since 1970; a time that is past delays nothing. From version 2.
+    pub deliver_at_ms: Option<u64>,
+    /// Noted on each: names with opaque values.
+    pub annotations: Vec<(Bytes, Bytes)>,
 }
 
 /// A consumer to be.
@@ -117,6 +186,10 @@ pub struct Attach {
     pub mode: Mode,
     /// Consumers of a higher priority are served first.
     pub priority: i32,
+    /// How long it may hold a message, in ms, if it says so. From version 2.
+    pub timeout_ms: Option<u64>,
+    /// The same, if neither it nor the queue's configuration says so; `None` = as long as it likes.
+    pub default_timeout_ms: Option<u64>,
     /// What is kept to be shown.
     pub meta: ConsumerMeta,
 }
@@ -126,17 +199,31 @@ pub struct Attach {
 pub enum Mode {
     /// It may hold this many messages; 0 stands for [`Mode::UNLIMITED_PREFETCH`].
     SimplePrefetch(u32),
+    /// It is given as many messages as it grants credit for (AMQP 1.0, section 2.6.7).
+    Credited {
+        /// Where the delivery count starts.
+        initial_delivery_count: u32,
+    },
 }
 
 impl Mode {
     /// What a prefetch of 0, "unlimited", is.
     pub const UNLIMITED_PREFETCH: u32 = 2000;
 
-    /// How many messages the consumer may hold.
-    pub(super) fn window(self) -> u32 {
+    /// How many messages the consumer may hold; `None` if that is not what bounds it.
+    pub(super) fn window(self) -> Option<u32> {
         match self {
-            Mode::SimplePrefetch(0) => Self::UNLIMITED_PREFETCH,
-            Mode::SimplePrefetch(n) => n,
+            Mode::SimplePrefetch(0) => Some(Self::UNLIMITED_PREFETCH),
+            Mode::SimplePrefetch(n) => Some(n),
+            Mode::Credited { .. } => None,
+        }
+    }
+
+    /// Where the delivery count starts.
+    pub(super) fn initial_delivery_count(self) -> u32 {
+        match self {
+            Mode::SimplePrefetch(_) => 0,
+            Mode::Credited { initial_delivery_count } => initial_delivery_count,
         }
     }
 }
@@ -146,7 +233,8 @@ impl Command {
     /// both: version 1 counts it as a plain one.
     pub fn min_version(&self) -> MachineVersion {
         match self {
-            Command::Timeout(TimerKey::ConsumerDisconnected(_)) => MV2,
+            Command::Timeout(TimerKey::ConsumerDisconnected(_) | TimerKey::ConsumerDeadlines)
+            | Command::DelayedRetryNow { .. } => MV2,
             Command::RegisterEnqueuer { .. }
             | Command::Enqueue(_)
             | Command::Attach(_)
@@ -154,6 +242,11 @@ impl Command {
             | Command::Settle { .. }
             | Command::Return { .. }
             | Command::Discard { .. }
+            | Command::Modify(_)
+            | Command::Credit { .. }
+            | Command::Timeout(TimerKey::ExpireMessages)
+            | Command::DlxAttach { .. }
+            | Command::DlxSettle { .. }
             | Command::Cancel { .. }
             | Command::Remove { .. }
             | Command::Purge

@@ -1,9 +1,12 @@
 //! What a quorum queue asks of its host.
 
+use bytes::Bytes;
 use warren_proto::ids::{Reference, SessionRef};
 
+use super::messages::Annotations;
 use crate::consumer::ConsumerKey;
 use crate::effects::{Carries, Deliver};
+use crate::msg_ids::MsgIds;
 
 /// The host's buffer.
 pub type Effects = crate::effects::Effects<Effect>;
@@ -28,19 +31,75 @@ pub enum Effect {
         /// When; `None` cancels.
         at_ms: Option<u64>,
     },
-    /// Leader: messages left the queue unconsumed. To be counted.
+    /// Leader: messages left the queue unconsumed, and go nowhere. To be counted.
     Dropped {
         /// Why.
-        reason: DropReason,
+        reason: DeadReason,
         /// How many.
         count: u64,
+    },
+    /// Leader: messages left the queue unconsumed. To be published where the configuration says, once.
+    DeadLetter {
+        /// Why.
+        reason: DeadReason,
+        /// Which, in the order in which they left.
+        messages: Vec<Delivered>,
+    },
+    /// Leader: messages left the queue unconsumed, and are kept until they have arrived elsewhere. To be counted.
+    Kept {
+        /// Why.
+        reason: DeadReason,
+        /// How many.
+        count: u64,
+    },
+    /// Leader: dead messages for the worker.
+    DlxDeliver {
+        /// The worker.
+        session: SessionRef,
+        /// The messages, and why they died.
+        messages: Vec<(DeadReason, Delivered)>,
+    },
+    /// Leader: whether the queue needs a worker that takes dead messages to their new queues.
+    DlxWorker(bool),
+    /// Leader: whether a session's publishes are to be refused.
+    QueueStatus {
+        /// The session.
+        session: SessionRef,
+        /// Whether the queue is over its limit.
+        reject: bool,
+    },
+    /// Local member, like a delivery: the state of a consumer's credit, behind all deliveries of the same command.
+    CreditReply(CreditReply),
+    /// Leader: a consumer of a single active queue is, or is not any more, the active one.
+    ConsumerActive {
+        /// The consumer's session.
+        session: SessionRef,
+        /// Its tag.
+        tag: Bytes,
+        /// Its key.
+        key: ConsumerKey,
+        /// Whether it is the active one.
+        active: bool,
+    },
+    /// Leader: messages were taken from a consumer that held them too long. It gets no more before it has answered them.
+    Released {
+        /// The consumer's session.
+        session: SessionRef,
+        /// Its tag.
+        tag: Bytes,
+        /// Its key.
+        key: ConsumerKey,
+        /// Which.
+        ids: MsgIds,
+        /// Whether a dequeue held it rather than a subscription.
+        dequeue: bool,
     },
     /// Every member: take a snapshot soon, much of the log is dead.
     ForceSnapshot,
 }
 
 /// A message as handed to a consumer, by reference: its body is in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivered {
     /// Counts up by consumer; 0 for a dequeue that is settled at once.
     pub msg_id: u64,
@@ -52,6 +111,8 @@ pub struct Delivered {
     pub delivery_count: u32,
     /// Bytes of body.
     pub size: u32,
+    /// What consumers noted on it.
+    pub annotations: Option<Annotations>,
 }
 
 impl Delivered {
@@ -64,17 +125,58 @@ impl Delivered {
 /// Names a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TimerKey {
+    /// A message expires, or a delayed one gets ready.
+    ExpireMessages,
+    /// A consumer has held a message for too long.
+    ConsumerDeadlines,
     /// A consumer that was cut off has been so for too long.
     ConsumerDisconnected(ConsumerKey),
 }
 
 /// Why a message left unconsumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DropReason {
+pub enum DeadReason {
     /// A consumer rejected it for good.
     Rejected,
     /// It was returned once too often.
     DeliveryLimit,
+    /// It waited too long.
+    Expired,
+    /// The queue was over its limit.
+    MaxLen,
+}
+
+impl DeadReason {
+    /// As `x-death` says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeadReason::Rejected => "rejected",
+            DeadReason::DeliveryLimit => "delivery_limit",
+            DeadReason::Expired => "expired",
+            DeadReason::MaxLen => "maxlen",
+        }
+    }
+}
+
+/// The state of a consumer's credit after a [`Command::Credit`](super::Command::Credit).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreditReply {
+    /// The consumer's session.
+    pub session: SessionRef,
+    /// Its tag.
+    pub tag: Bytes,
+    /// Its key.
+    pub key: ConsumerKey,
+    /// Messages that it was given, and credit that it gave up: a serial number.
+    pub delivery_count: u32,
+    /// Credit left.
+    pub credit: u32,
+    /// Ready messages, if it may get any.
+    pub available: u64,
+    /// Whether it asked to give up what it could not use.
+    pub drain: bool,
+    /// Whether it may get any: false while it waits behind a single active one.
+    pub active: bool,
 }
 
 impl Carries for Effect {
@@ -101,12 +203,25 @@ impl Carries for Effect {
 }
 
 /// Counts dropped messages, equal neighbours as one.
-pub(super) fn push_dropped(fx: &mut Effects, reason: DropReason, count: u64) {
-    if count == 0 {
-        return;
-    }
+pub(super) fn push_dropped(fx: &mut Effects, reason: DeadReason) {
     match fx.last_mut() {
-        Some(Effect::Dropped { reason: last, count: n }) if *last == reason => *n += count,
-        _ => fx.push(Effect::Dropped { reason, count }),
+        Some(Effect::Dropped { reason: last, count }) if *last == reason => *count += 1,
+        _ => fx.push(Effect::Dropped { reason, count: 1 }),
+    }
+}
+
+/// The same of kept ones.
+pub(super) fn push_kept(fx: &mut Effects, reason: DeadReason) {
+    match fx.last_mut() {
+        Some(Effect::Kept { reason: last, count }) if *last == reason => *count += 1,
+        _ => fx.push(Effect::Kept { reason, count: 1 }),
+    }
+}
+
+/// Adds a dead message, behind others of the same reason.
+pub(super) fn push_dead(fx: &mut Effects, reason: DeadReason, message: Delivered) {
+    match fx.last_mut() {
+        Some(Effect::DeadLetter { reason: last, messages }) if *last == reason => messages.push(message),
+        _ => fx.push(Effect::DeadLetter { reason, messages: vec![message] }),
     }
 }

@@ -3,7 +3,8 @@
 use warren_proto::batch::{BatchBuilder, MAX_COMMANDS, UnsupportedVersion};
 use warren_proto::ids::MachineVersion;
 
-use super::command::{Command, Request};
+use super::codec::MAX_ANNOTATIONS;
+use super::command::{Command, Request, Traits};
 use super::version::MV1;
 use crate::enqueuer::Origin;
 use crate::msg_ids::MsgIds;
@@ -46,9 +47,17 @@ impl Encoder {
         if out.len() >= MAX_COMMANDS {
             return Err(EncodeError::BatchFull);
         }
-        if let Command::Settle { ids, .. } | Command::Return { ids, .. } | Command::Discard { ids, .. } = request
-            && ids.runs().len() > MsgIds::MAX_RUNS
-        {
+        let too_long = match request {
+            Command::Settle { ids, .. }
+            | Command::Return { ids, .. }
+            | Command::Discard { ids, .. }
+            | Command::DlxSettle { ids, .. } => ids.runs().len() > MsgIds::MAX_RUNS,
+            Command::Modify(modify) => {
+                modify.ids.runs().len() > MsgIds::MAX_RUNS || modify.annotations.len() > MAX_ANNOTATIONS
+            }
+            _ => false,
+        };
+        if too_long {
             return Err(EncodeError::TooLong);
         }
         let needed = request.min_version();
@@ -62,6 +71,7 @@ impl Encoder {
     pub fn encode_publish(
         &self,
         origin: Origin,
+        traits: &Traits,
         meta: &[u8],
         body: &[u8],
         out: &mut BatchBuilder,
@@ -69,6 +79,6 @@ impl Encoder {
         if out.len() >= MAX_COMMANDS {
             return Err(EncodeError::BatchFull);
         }
-        Ok(out.push(MV1, |bytes| super::codec::put_publish(bytes, origin, meta, body))?)
+        Ok(out.push(MV1, |bytes| super::codec::put_publish(bytes, origin, traits, meta, body))?)
     }
 }

@@ -22,7 +22,9 @@ impl Queue {
         };
         match refusal {
             None => {
-                self.messages.enqueue(meta.reference, size, enqueue.delivery_count);
+                let expiry = self.expiry(meta, enqueue.ttl_ms);
+                let carried = enqueue.delivery_count;
+                self.messages.enqueue(enqueue.priority, meta.version, meta.reference, size, carried, expiry);
                 Reply::Ok
             }
             Some(reply) => {

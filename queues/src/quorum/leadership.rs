@@ -1,27 +1,37 @@
 //! What a new leader, or a member that got its state from a snapshot, has to do.
 
-use warren_proto::ids::NodeId;
+use warren_proto::ids::{NodeId, SessionRef};
 
 use super::consumer::{Consumer, delivered};
 use super::effects::{Delivered, Effect, Effects, TimerKey};
 use super::state::Queue;
 use crate::consumer::ConsumerRef;
 use crate::effects::Deliver;
+use crate::sessions::Session;
 
 impl Queue {
     /// The effects that follow from the state alone: the last leader's may have been lost with it.
     pub fn become_leader(&self, fx: &mut Effects) {
-        for (session, _) in self.sessions.iter() {
-            fx.push(Effect::Monitor(*session));
-            fx.push(Effect::LeaderChange(*session));
+        for (session, state) in self.sessions.iter() {
+            greet(*session, state, fx);
         }
         self.arm_timers(fx);
+        let armed = [(TimerKey::ExpireMessages, self.armed_expiry), (TimerKey::ConsumerDeadlines, self.armed_deadline)];
+        for (key, at) in armed {
+            if let Some(at) = at {
+                fx.push(Effect::Timer { key, at_ms: Some(at) });
+            }
+        }
+        if self.config.at_least_once() {
+            fx.push(Effect::DlxWorker(true));
+        }
     }
 
-    /// Sets every timer to when it is due.
+    /// Sets every timer of a consumer that is cut off to when it is due.
     pub(super) fn arm_timers(&self, fx: &mut Effects) {
+        let (timeout, single) = (self.config.consumer_disconnected_timeout_ms, self.config.single_active);
         for consumer in self.consumers.iter() {
-            if let Some(at_ms) = consumer.disconnected_deadline(self.config.consumer_disconnected_timeout_ms) {
+            if let Some(at_ms) = consumer.disconnected_deadline(timeout, single) {
                 fx.push(Effect::Timer { key: TimerKey::ConsumerDisconnected(consumer.seat.key), at_ms: Some(at_ms) });
             }
         }
@@ -44,6 +54,16 @@ impl Queue {
     pub fn held(&self, consumer: &ConsumerRef, from: u64) -> impl Iterator<Item = Delivered> {
         let consumer = self.consumers.key_of(consumer).and_then(|key| self.consumers.get(key));
         consumer.into_iter().flat_map(held).filter(move |message| message.msg_id >= from)
+    }
+}
+
+/// Tells a session that this is the leader, and whether its publishes are to be refused: it believes that they are not until
+/// it is told.
+pub(super) fn greet(session: SessionRef, state: &Session, fx: &mut Effects) {
+    fx.push(Effect::Monitor(session));
+    fx.push(Effect::LeaderChange(session));
+    if state.enqueuer.is_some_and(|enqueuer| enqueuer.blocked) {
+        fx.push(Effect::QueueStatus { session, reject: true });
     }
 }
 

@@ -3,8 +3,8 @@
 use warren_proto::ids::{NodeId, SessionRef};
 
 use super::Reply;
-use super::consumer::Overlay;
 use super::effects::{Effect, Effects, TimerKey};
+use super::leadership::greet;
 use super::state::{Meta, Queue};
 use super::version::MV2;
 use crate::consumer::ConsumerKey;
@@ -34,7 +34,7 @@ impl Queue {
     fn session_gone(&mut self, meta: &Meta, session: SessionRef, fx: &mut Effects) {
         let rule = self.return_rule(meta, true);
         for key in self.consumers.of_session(session) {
-            self.return_all(key, rule, fx);
+            self.return_all(key, &rule, fx);
             self.remove_consumer(meta, key, fx);
         }
         self.sessions.drop_enqueuer(session, fx);
@@ -56,9 +56,10 @@ impl Queue {
         self.sessions.of_node(node).for_each(|(_, state)| state.suspected = true);
         let rule = self.return_rule(meta, true);
         for key in self.consumers.of_node(node) {
-            if self.consumers.get(key).is_some_and(|consumer| consumer.overlay == Overlay::None) {
-                self.return_all(key, rule, fx);
+            if self.consumers.get(key).is_some_and(|consumer| consumer.suspected.is_none()) {
+                self.return_all(key, &rule, fx);
                 self.suspect(meta, key, fx);
+                self.make_way(key, fx);
                 self.remove_if_finished(meta, key, fx);
             }
         }
@@ -68,14 +69,26 @@ impl Queue {
         let Some(consumer) = self.consumers.get_mut(key) else {
             return;
         };
-        if consumer.overlay != Overlay::None {
+        if consumer.suspected.is_some() {
             return;
         }
-        consumer.overlay = Overlay::Suspected { since_ms: meta.ts_ms };
-        if let Some(at_ms) = consumer.disconnected_deadline(self.config.consumer_disconnected_timeout_ms) {
+        consumer.suspected = Some(meta.ts_ms);
+        self.consumers.reschedule(key);
+        if let Some(at_ms) = self.disconnected_deadline(key) {
             fx.push(Effect::Timer { key: TimerKey::ConsumerDisconnected(key), at_ms: Some(at_ms) });
         }
-        self.consumers.reschedule(key);
+    }
+
+    fn disconnected_deadline(&self, key: ConsumerKey) -> Option<u64> {
+        let (timeout, single) = (self.config.consumer_disconnected_timeout_ms, self.config.single_active);
+        self.consumers.get(key)?.disconnected_deadline(timeout, single)
+    }
+
+    /// Single active: a consumer that was cut off leaves its turn to others.
+    fn make_way(&mut self, key: ConsumerKey, fx: &mut Effects) {
+        if self.config.single_active && self.consumers.get(key).is_some_and(|c| c.attached()) {
+            self.set_waiting(key, fx);
+        }
     }
 
     /// The consumer's session is heard of again.
@@ -83,21 +96,16 @@ impl Queue {
         let Some(consumer) = self.consumers.get_mut(key) else {
             return;
         };
-        if consumer.overlay == Overlay::None {
-            return;
-        }
-        if !consumer.held.is_empty() {
+        if consumer.suspected.take().is_some() {
             fx.push(Effect::Timer { key: TimerKey::ConsumerDisconnected(key), at_ms: None });
+            self.consumers.reschedule(key);
         }
-        consumer.overlay = Overlay::None;
-        self.consumers.reschedule(key);
     }
 
     pub(super) fn node_up(&mut self, node: NodeId, fx: &mut Effects) -> Reply {
         for (session, state) in self.sessions.of_node(node) {
             state.suspected = false;
-            fx.push(Effect::Monitor(session));
-            fx.push(Effect::LeaderChange(session));
+            greet(session, state, fx);
         }
         for key in self.consumers.of_node(node) {
             self.unsuspect(key, fx);
@@ -119,8 +127,7 @@ impl Queue {
         if meta.version < MV2 {
             return Reply::Unsupported;
         }
-        let timeout = self.config.consumer_disconnected_timeout_ms;
-        match self.consumers.get(key).and_then(|consumer| consumer.disconnected_deadline(timeout)) {
+        match self.disconnected_deadline(key) {
             // Answered late, or not any more of interest.
             None => {}
             // It was back meanwhile, and is lost again since: too early.
@@ -129,7 +136,8 @@ impl Queue {
             }
             Some(_) => {
                 let rule = self.return_rule(meta, false);
-                self.return_all(key, rule, fx);
+                self.return_all(key, &rule, fx);
+                self.make_way(key, fx);
                 self.remove_if_finished(meta, key, fx);
             }
         }

@@ -7,6 +7,8 @@ use super::Reply;
 use super::command::Command;
 use super::config::Config;
 use super::consumer::Consumer;
+use super::dispatch::MAX_WORK;
+use super::dlx::Dlx;
 use super::effects::{Effect, Effects, TimerKey};
 use super::messages::{Compare, Messages, ReturnRule};
 use super::version::MV2;
@@ -18,6 +20,7 @@ const CONFIG_BYTES: u64 = 512;
 const ATTACH_BYTES: u64 = 300;
 const REGISTER_BYTES: u64 = 200;
 const OUTCOME_BYTES: u64 = 128;
+const MODIFY_BYTES: u64 = 256;
 const OTHER_BYTES: u64 = 64;
 
 /// What an apply knows besides its command.
@@ -44,6 +47,10 @@ pub struct Queue {
     pub(super) messages: Messages,
     pub(super) sessions: Sessions,
     pub(super) consumers: Consumers<Consumer>,
+    pub(super) dlx: Dlx,
+    /// Not state: when the timers of expiry and of consumers' deadlines go off; not later than they have to.
+    pub(super) armed_expiry: Option<u64>,
+    pub(super) armed_deadline: Option<u64>,
     /// Not state: commands that no binary could read.
     pub(super) undecodable: u64,
 }
@@ -58,6 +65,9 @@ impl Queue {
             messages: Messages::default(),
             sessions: Sessions::default(),
             consumers: Consumers::default(),
+            dlx: Dlx::default(),
+            armed_expiry: None,
+            armed_deadline: None,
             undecodable: 0,
         }
     }
@@ -72,6 +82,9 @@ impl Queue {
         if self.last_active_ms == 0 {
             self.last_active_ms = meta.ts_ms;
         }
+        // A publish changes no consumer, so nobody's turn either.
+        let turns_may_change = !matches!(command, Command::Enqueue(_));
+        let mut granted = None;
         let reply = match command {
             Command::RegisterEnqueuer { session } => {
                 self.messages.reclaimed(REGISTER_BYTES);
@@ -82,9 +95,9 @@ impl Queue {
                 self.messages.reclaimed(ATTACH_BYTES);
                 self.attach(meta, &attach, fx)
             }
-            Command::Dequeue { consumer, settled } => {
+            Command::Dequeue { consumer, settled, default_timeout_ms } => {
                 self.messages.reclaimed(OTHER_BYTES);
-                self.dequeue(meta, &consumer, settled, fx)
+                self.dequeue(meta, &consumer, settled, default_timeout_ms, fx)
             }
             Command::Settle { consumer, ids } => {
                 self.messages.reclaimed(OUTCOME_BYTES);
@@ -94,11 +107,20 @@ impl Queue {
                 self.messages.reclaimed(OUTCOME_BYTES);
                 // Version 1 counts a rejected message as merely returned.
                 let rule = self.return_rule(meta, failed && meta.version >= MV2);
-                self.give_back(meta, &consumer, &ids, rule, fx)
+                self.give_back(meta, &consumer, &ids, &rule, &[], fx)
             }
             Command::Discard { consumer, ids } => {
                 self.messages.reclaimed(OUTCOME_BYTES);
-                self.discard(meta, &consumer, &ids, fx)
+                self.discard(meta, &consumer, &ids, true, &[], fx)
+            }
+            Command::Modify(modify) => {
+                self.messages.reclaimed(MODIFY_BYTES);
+                self.modify(meta, &modify, fx)
+            }
+            Command::Credit { consumer, credit, delivery_count, drain } => {
+                self.messages.reclaimed(OUTCOME_BYTES);
+                granted = self.credit(&consumer, credit, delivery_count, drain);
+                Reply::Ok
             }
             Command::Cancel { consumer } => {
                 self.messages.reclaimed(OTHER_BYTES);
@@ -110,8 +132,7 @@ impl Queue {
             }
             Command::Purge => {
                 self.messages.reclaimed(OTHER_BYTES);
-                fx.push(Effect::ForceSnapshot);
-                Reply::Purged { count: self.messages.purge() }
+                self.purge(meta, fx)
             }
             Command::SessionDown { session, loss } => {
                 self.messages.reclaimed(OTHER_BYTES);
@@ -133,12 +154,44 @@ impl Queue {
                 self.messages.reclaimed(OTHER_BYTES);
                 self.consumer_disconnected(meta, key, fx)
             }
+            Command::Timeout(TimerKey::ConsumerDeadlines) => {
+                self.messages.reclaimed(OTHER_BYTES);
+                self.consumer_deadlines(meta, fx)
+            }
+            Command::Timeout(TimerKey::ExpireMessages) => {
+                self.messages.reclaimed(OTHER_BYTES);
+                self.armed_expiry = None;
+                Reply::Ok
+            }
+            Command::DlxAttach { session, prefetch } => {
+                self.messages.reclaimed(OTHER_BYTES);
+                self.dlx_attach(session, prefetch)
+            }
+            Command::DlxSettle { session, ids } => {
+                self.messages.reclaimed(OUTCOME_BYTES);
+                self.dlx_settle(session, &ids)
+            }
+            Command::DelayedRetryNow { count } => {
+                self.messages.reclaimed(OTHER_BYTES);
+                self.retry_now(meta, count)
+            }
             Command::Continue => {
                 self.messages.reclaimed(OTHER_BYTES);
                 Reply::Ok
             }
         };
-        self.checkout(fx);
+        let mut budget = MAX_WORK;
+        self.pass_time(meta, &mut budget, fx);
+        if turns_may_change {
+            self.activate(fx);
+        }
+        self.checkout(meta, &mut budget, fx);
+        if let Some(key) = granted {
+            self.credited(key, fx);
+        }
+        self.dlx_checkout(fx);
+        self.enforce_limits(meta, &mut budget, fx);
+        self.arm_expiry(fx);
         reply
     }
 
@@ -180,13 +233,33 @@ impl Queue {
 
     /// How messages come back under the configuration and version in force.
     pub(super) fn return_rule(&self, meta: &Meta, failed: bool) -> ReturnRule {
-        let compare = if meta.version >= MV2 { Compare::Deliveries } else { Compare::Acquired };
-        ReturnRule { failed, limit: self.config.delivery_limit, compare }
+        let new = meta.version >= MV2;
+        ReturnRule {
+            failed,
+            limit: self.config.delivery_limit,
+            compare: if new { Compare::Deliveries } else { Compare::Acquired },
+            retry: self.config.delayed_retry.filter(|_| new),
+            deliver_at: None,
+            now_ms: meta.ts_ms,
+        }
+    }
+
+    fn purge(&mut self, meta: &Meta, fx: &mut Effects) -> Reply {
+        fx.push(Effect::ForceSnapshot);
+        let mut count = self.messages.purge();
+        if meta.version >= MV2 {
+            count += self.messages.purge_delayed() + self.dlx_purge();
+        }
+        Reply::Purged { count }
     }
 
     fn update_config(&mut self, config: Config, fx: &mut Effects) -> Reply {
+        let kept_dead = self.config.at_least_once();
         let rearm = config.consumer_disconnected_timeout_ms != self.config.consumer_disconnected_timeout_ms;
-        self.config = config;
+        // What a queue was declared as, it stays.
+        let single_active = self.config.single_active;
+        self.config = Config { single_active, ..config };
+        self.dlx_switched(kept_dead, fx);
         if rearm {
             self.arm_timers(fx);
         }

@@ -40,7 +40,7 @@ fn version_1_counts_every_return_against_the_limit() {
     }
     let (key, _) = m.get("g");
     m.give_back(key, [0], false);
-    assert!(m.effects().contains(&Effect::Dropped { reason: DropReason::DeliveryLimit, count: 1 }));
+    assert!(m.effects().contains(&Effect::Dropped { reason: DeadReason::DeliveryLimit, count: 1 }));
     assert_eq!(m.queue.overview().messages, 0);
 }
 
@@ -52,8 +52,11 @@ fn a_limit_of_three_means_four_deliveries() {
     for _ in 0..4 {
         reject_once(&mut m);
     }
-    assert!(m.effects().contains(&Effect::Dropped { reason: DropReason::DeliveryLimit, count: 1 }));
-    assert_eq!(m.apply(Command::Dequeue { consumer: consumer(1, "g"), settled: true }), Reply::Empty);
+    assert!(m.effects().contains(&Effect::Dropped { reason: DeadReason::DeliveryLimit, count: 1 }));
+    assert_eq!(
+        m.apply(Command::Dequeue { consumer: consumer(1, "g"), settled: true, default_timeout_ms: None }),
+        Reply::Empty
+    );
 }
 
 #[test]
@@ -88,6 +91,6 @@ fn a_discarded_message_leaves() {
     m.publish(2);
     let key = m.attach(&consumer(1, "c"), 2);
     m.apply(Command::Discard { consumer: key.into(), ids: MsgIds::from_iter([0, 1, 1, 5]) });
-    assert_eq!(m.effects(), [Effect::Dropped { reason: DropReason::Rejected, count: 2 }]);
+    assert_eq!(m.effects(), [Effect::Dropped { reason: DeadReason::Rejected, count: 2 }]);
     assert_eq!(m.queue.overview().messages, 0);
 }

@@ -78,9 +78,9 @@ fn a_higher_priority_is_served_first_and_never_holds_a_lower_one_up() {
 fn a_get_names_how_many_are_left_and_the_same_id_gets_the_same_message_again() {
     let mut m = Member::new(MV2);
     m.publish(3);
-    let get = |settled| Command::Dequeue { consumer: consumer(1, "g"), settled };
+    let get = |settled| Command::Dequeue { consumer: consumer(1, "g"), settled, default_timeout_ms: None };
     let first = m.apply(get(false));
-    let Reply::Got { key, message, ready: 2 } = first else { panic!("{first:?}") };
+    let Reply::Got { key, ref message, ready: 2 } = first else { panic!("{first:?}") };
     assert!(!message.redelivered());
     assert_eq!(m.apply(get(false)), first);
     m.settle(key, [0]);
@@ -96,7 +96,10 @@ fn a_get_names_how_many_are_left_and_the_same_id_gets_the_same_message_again() {
 fn an_attached_consumers_id_cannot_get() {
     let mut m = Member::new(MV2);
     m.attach(&consumer(1, "c"), 1);
-    assert_eq!(m.apply(Command::Dequeue { consumer: consumer(1, "c"), settled: true }), Reply::IdInUse);
+    assert_eq!(
+        m.apply(Command::Dequeue { consumer: consumer(1, "c"), settled: true, default_timeout_ms: None }),
+        Reply::IdInUse
+    );
 }
 
 #[test]
@@ -133,10 +136,16 @@ fn attaching_again_changes_properties_and_keeps_ids_and_messages() {
     let c = consumer(1, "c");
     let key = m.attach(&c, 2);
     let again = m.apply(attach(&c, 3, 9));
-    assert_eq!(again, Reply::Attached { key, next_msg_id: 2, credit: 1, num_checked_out: 2 });
+    assert_eq!(
+        again,
+        Reply::Attached { key, next_msg_id: 2, credit: 1, delivery_count: 0, num_checked_out: 2, active: true }
+    );
     assert_eq!(m.delivered()[0].1.msg_id, 2);
     let smaller = m.apply(attach(&c, 1, 9));
-    assert_eq!(smaller, Reply::Attached { key, next_msg_id: 3, credit: 0, num_checked_out: 3 });
+    assert_eq!(
+        smaller,
+        Reply::Attached { key, next_msg_id: 3, credit: 0, delivery_count: 0, num_checked_out: 3, active: true }
+    );
     m.settle(key, [0, 1]);
     assert_eq!(m.delivered(), []);
     m.settle(key, [2]);

@@ -70,7 +70,7 @@ impl Member {
     }
 
     pub fn get(&mut self, tag: &str) -> (ConsumerKey, Delivered) {
-        match self.apply(Command::Dequeue { consumer: consumer(1, tag), settled: false }) {
+        match self.apply(Command::Dequeue { consumer: consumer(1, tag), settled: false, default_timeout_ms: None }) {
             Reply::Got { key, message, .. } => (key, message),
             other => panic!("{other:?}"),
         }
@@ -90,7 +90,7 @@ impl Member {
         let mut all = Vec::new();
         for effect in self.fx.iter() {
             if let Effect::Deliver(deliver) = effect {
-                all.extend(deliver.messages.iter().map(|m| (deliver.key, *m)));
+                all.extend(deliver.messages.iter().map(|m| (deliver.key, m.clone())));
             }
         }
         all
@@ -117,7 +117,7 @@ pub(super) fn consumer(node: u64, tag: &str) -> ConsumerId {
 pub(super) fn publish(origin: Option<(SessionRef, u64)>, size: usize) -> Command {
     let message = StoredMessage::new(3, Bytes::from(vec![b'x'; size + 3])).unwrap();
     let origin = origin.map(|(session, seq)| Origin { session, seq });
-    Command::Enqueue(Enqueue { origin, delivery_count: 0, message })
+    Command::Enqueue(Enqueue { origin, delivery_count: 0, priority: None, ttl_ms: None, message })
 }
 
 pub(super) fn attach(id: &ConsumerId, prefetch: u32, priority: i32) -> Command {
@@ -125,6 +125,8 @@ pub(super) fn attach(id: &ConsumerId, prefetch: u32, priority: i32) -> Command {
         consumer: id.clone(),
         mode: Mode::SimplePrefetch(prefetch),
         priority,
+        timeout_ms: None,
+        default_timeout_ms: None,
         meta: ConsumerMeta { ack: true, args: Bytes::new(), username: Bytes::from_static(b"guest") },
     }))
 }

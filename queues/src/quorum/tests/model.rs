@@ -56,6 +56,7 @@ fn shown(id: u64, m: &Msg) -> Delivered {
         acquired_count: m.acquired,
         delivery_count: m.carried + m.failed,
         size: m.size,
+        annotations: None,
     }
 }
 
@@ -97,7 +98,7 @@ impl Model {
                 Reply::Ok
             }
             Command::Attach(a) => {
-                let Mode::SimplePrefetch(n) = a.mode;
+                let Mode::SimplePrefetch(n) = a.mode else { unimplemented!() };
                 let window = if n == 0 { 2000 } else { n as usize };
                 if !self.consumers.iter().any(|c| c.id == a.consumer) {
                     self.consumers.push(Con {
@@ -121,10 +122,12 @@ impl Model {
                     key: c.key,
                     next_msg_id: c.next_id,
                     credit: c.credit() as u32,
+                    delivery_count: 0,
                     num_checked_out: c.held.len(),
+                    active: true,
                 }
             }
-            Command::Dequeue { consumer, settled } => {
+            Command::Dequeue { consumer, settled, .. } => {
                 let ready = (self.ready.len() + self.returns.len()) as u64;
                 if let Some(c) = self.consumers.iter().find(|c| c.id == *consumer) {
                     return if c.get {
@@ -234,6 +237,7 @@ impl Model {
                 Reply::Ok
             }
             Command::Continue => Reply::Ok,
+            _ => unimplemented!(),
         }
     }
 
@@ -265,6 +269,10 @@ impl Model {
             bytes: bytes_ready + bytes_unacked,
             bytes_ready,
             bytes_unacked,
+            ready_high: 0,
+            delayed: 0,
+            dead: 0,
+            bytes_dead: 0,
             consumers: self.consumers.iter().filter(|c| !c.get && !c.cancelled && c.suspected.is_none()).count() as u64,
             publishers: self.enqueuers.len() as u64,
             last_active_ms,

@@ -89,7 +89,8 @@ pub(super) fn command(op: &Op, model: &Model) -> Command {
             attach(&id(*s, format!("c{}", tag % 2)), u32::from(*prefetch), i32::from(*priority))
         }
         Op::Get(s, tag, settled) => {
-            Command::Dequeue { consumer: id(*s, String::from(if *tag < 200 { "g" } else { "c0" })), settled: *settled }
+            let consumer = id(*s, String::from(if *tag < 200 { "g" } else { "c0" }));
+            Command::Dequeue { consumer, settled: *settled, default_timeout_ms: None }
         }
         Op::Outcome(c, by_id, runs, outcome) => {
             let consumer = some_consumer(model, *c, *by_id);
@@ -164,7 +165,7 @@ impl Run {
                 Effect::Monitor(session) => drop(self.watched.insert(*session)),
                 Effect::Demonitor(session) => assert!(self.watched.remove(session)),
                 Effect::Dropped { count, .. } => dropped += count,
-                Effect::Deliver(_) | Effect::LeaderChange(_) | Effect::Timer { .. } | Effect::ForceSnapshot => {}
+                _ => {}
             }
         }
         assert_eq!(dropped, self.model.dropped, "{command:?}");

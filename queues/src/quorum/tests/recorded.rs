@@ -22,7 +22,7 @@ use super::*;
 
 /// File, and the [digest](Queue::digest) of the state that its log leads to.
 const RECORDED: [(&str, u64); 3] =
-    [("mv1.log", 0xc4c8_c40c_144b_2d62), ("mv2.log", 0x3955_aa52_e584_1842), ("mv1-to-mv2.log", 0x9690_5304_c582_0316)];
+    [("mv1.log", 0x676f_c2c5_9768_2e29), ("mv2.log", 0x0468_0faa_db4f_a159), ("mv1-to-mv2.log", 0x8a05_63f2_4532_1d09)];
 
 const MAGIC: &[u8] = b"WQR1";
 
@@ -49,8 +49,9 @@ fn outcome(reply: &Reply, effects: &Effects) -> u32 {
         Reply::Registered { next_seq } => note(&[2, *next_seq]),
         Reply::OutOfSequence { expected } => note(&[3, *expected]),
         Reply::UnknownEnqueuer => note(&[4]),
-        Reply::Attached { key, next_msg_id, credit, num_checked_out } => {
-            note(&[5, key.0, *next_msg_id, u64::from(*credit), *num_checked_out as u64]);
+        Reply::Attached { key, next_msg_id, credit, delivery_count, num_checked_out, active } => {
+            let (credit, delivery_count) = (u64::from(*credit), u64::from(*delivery_count));
+            note(&[5, key.0, *next_msg_id, credit, delivery_count, *num_checked_out as u64, u64::from(*active)]);
         }
         Reply::ExclusiveUse => note(&[6]),
         Reply::Got { key, message: got, ready } => {
@@ -64,6 +65,8 @@ fn outcome(reply: &Reply, effects: &Effects) -> u32 {
         Reply::Purged { count } => note(&[12, *count]),
         Reply::Unsupported => note(&[13]),
         Reply::AlreadyApplied => note(&[14]),
+        Reply::SingleActive => note(&[15]),
+        Reply::Retried { count } => note(&[16, *count]),
     }
     for effect in effects.iter() {
         match effect {
@@ -71,13 +74,36 @@ fn outcome(reply: &Reply, effects: &Effects) -> u32 {
                 note(&[101, deliver.key.0]);
                 deliver.messages.iter().for_each(|m| note(&message(m)));
             }
-            Effect::Dropped { reason: DropReason::Rejected, count } => note(&[102, *count]),
-            Effect::Dropped { reason: DropReason::DeliveryLimit, count } => note(&[103, *count]),
+            Effect::Dropped { reason, count } => note(&[102, *reason as u64, *count]),
+            Effect::Kept { reason, count } => note(&[103, *reason as u64, *count]),
+            Effect::DeadLetter { reason, messages } => {
+                note(&[104, *reason as u64]);
+                messages.iter().for_each(|m| note(&message(m)));
+            }
+            Effect::DlxDeliver { messages, .. } => {
+                note(&[105]);
+                for (reason, m) in messages {
+                    note(&[*reason as u64]);
+                    note(&message(m));
+                }
+            }
+            Effect::QueueStatus { reject, .. } => note(&[106, u64::from(*reject)]),
+            Effect::CreditReply(credit) => {
+                let CreditReply { key, delivery_count, credit, available, drain, active, .. } = credit;
+                let (drain, active) = (u64::from(*drain), u64::from(*active));
+                note(&[107, key.0, u64::from(*delivery_count), u64::from(*credit), *available, drain, active]);
+            }
+            Effect::ConsumerActive { key, active, .. } => note(&[108, key.0, u64::from(*active)]),
+            Effect::Released { key, ids, .. } => {
+                note(&[109, key.0]);
+                ids.runs().iter().for_each(|run| note(&[run.start, run.count]));
+            }
             // Not part of what a version promises: each can be had again from the state.
             Effect::Monitor(_)
             | Effect::Demonitor(_)
             | Effect::LeaderChange(_)
             | Effect::Timer { .. }
+            | Effect::DlxWorker(_)
             | Effect::ForceSnapshot => {}
         }
     }

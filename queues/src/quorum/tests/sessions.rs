@@ -59,7 +59,7 @@ fn after_that_time_they_are_returned_as_not_failed_and_a_late_ack_is_ignored() {
     m.ts_ms += 1;
     m.apply(timeout(key));
     m.attach(&consumer(2, "d"), 1);
-    let message = m.delivered()[0].1;
+    let message = m.delivered()[0].1.clone();
     assert_eq!((message.acquired_count, message.delivery_count), (1, 0));
     m.settle(key, [0]);
     assert_eq!(m.queue.overview().unacked, 1);
