@@ -4,14 +4,18 @@ use warren_proto::ids::SessionRef;
 
 use super::Reply;
 use super::command::Enqueue;
-use super::effects::Effects;
+use super::effects::{Effect, Effects};
 use super::state::{Meta, Queue};
-use crate::enqueuer::{Admission, Origin};
+use crate::enqueuer::{Admission, Enqueuer, Origin};
 
 impl Queue {
     pub(super) fn register(&mut self, session: SessionRef, fx: &mut Effects) -> Reply {
-        let enqueuer = self.sessions.enqueuer_or_insert(session, fx);
-        Reply::Registered { next_seq: enqueuer.next_seq }
+        let &mut Enqueuer { next_seq, blocked } = self.sessions.enqueuer_or_insert(session, fx);
+        if blocked {
+            // It may have missed that it was told.
+            fx.push(Effect::QueueStatus { session, reject: true });
+        }
+        Reply::Registered { next_seq }
     }
 
     pub(super) fn enqueue(&mut self, meta: &Meta, enqueue: &Enqueue, fx: &mut Effects) -> Reply {
