@@ -54,14 +54,12 @@ impl Sessions {
         }
     }
 
-    /// Blocks one enqueuer. Whether there is such.
-    pub fn block(&mut self, session: SessionRef) -> bool {
-        let Some(enqueuer) = self.all.get_mut(&session).and_then(|state| state.enqueuer.as_mut()) else {
-            return false;
-        };
-        self.blocked += usize::from(!enqueuer.blocked);
-        enqueuer.blocked = true;
-        true
+    /// Blocks one enqueuer.
+    pub fn block(&mut self, session: SessionRef) {
+        if let Some(enqueuer) = self.all.get_mut(&session).and_then(|state| state.enqueuer.as_mut()) {
+            self.blocked += usize::from(!enqueuer.blocked);
+            enqueuer.blocked = true;
+        }
     }
 
     /// Unblocks every enqueuer that is blocked; `each` is told of those.

@@ -109,8 +109,7 @@ pub async fn metrics(broker: &Arc<Broker>) -> Outcome {
 /// Messages that left quorum queues unconsumed, under RabbitMQ's names.
 fn dead_letters(page: &mut Page, broker: &Broker) {
     let dead = broker.dead_letters();
-    let labels =
-        |strategy: &str| format!("{{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"{strategy}\"}}");
+    let labels = |strategy: &str| format!("{{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"{strategy}\"}}");
     for reason in REASONS {
         let name = format!("rabbitmq_global_messages_dead_lettered_{}_total", reason.name());
         let of_reason = dead.counts().filter(|(other, ..)| *other == reason);

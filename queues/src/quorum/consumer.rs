@@ -8,6 +8,7 @@ use super::messages::{Message, When};
 use crate::checked_out::CheckedOut;
 use crate::consumer::ConsumerMeta;
 use crate::consumers::{Seat, Seated};
+use crate::msg_ids::Run;
 
 /// What made a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +82,14 @@ impl Consumer {
     /// Whether its session wants it to be there.
     pub fn attached(&self) -> bool {
         self.kind == Kind::Subscription && self.base != Base::Cancelled
+    }
+
+    /// What was taken from it of these ids is answered now.
+    pub fn timed_out_answered(&mut self, run: &Run) {
+        let end = run.start.saturating_add(run.count);
+        while let Some(id) = self.timed_out.range(run.start..end).next().copied() {
+            self.timed_out.remove(&id);
+        }
     }
 
     /// When what it holds must be returned, if it is cut off. A single active one makes way then, whatever it holds.

@@ -1,12 +1,12 @@
 //! Handing ready messages to consumers, and credit.
 
-use super::consumer::Kind;
 use super::effects::{CreditReply, Effect, Effects};
 use super::messages::When;
 use super::state::{Meta, Queue};
 use super::version::MV2;
 use crate::consumer::{ConsumerKey, ConsumerRef};
 use crate::consumers::Seated;
+use crate::effects::DeliverSlot;
 
 /// Messages that one apply moves, at most: what is left is [`work_owed`](Queue::work_owed), or due at once.
 pub(super) const MAX_WORK: usize = 16_384;
@@ -52,12 +52,10 @@ impl Queue {
         drain: bool,
     ) -> Option<ConsumerKey> {
         let consumer = self.consumers.key_of(consumer).and_then(|key| self.consumers.get_mut(key))?;
-        if consumer.kind == Kind::Dequeue || consumer.mode.window().is_some() {
+        if !consumer.attached() || consumer.mode.window().is_some() {
             return None;
         }
-        // RFC 1982: the difference of two serial numbers, as a signed one.
-        let left = delivery_count.wrapping_add(credit).wrapping_sub(consumer.delivery_count) as i32;
-        consumer.granted = left.max(0) as u32;
+        consumer.granted = granted(credit, delivery_count, consumer.delivery_count);
         consumer.drain = drain;
         let key = consumer.seat.key;
         self.consumers.reschedule(key);
@@ -70,11 +68,17 @@ impl Queue {
         let Some(consumer) = self.consumers.get_mut(key) else {
             return;
         };
+        if consumer.drain && consumer.able() && available > 0 {
+            // The apply stopped at its bound: the rest is handed out before credit is given up.
+            return;
+        }
         if consumer.drain {
             consumer.delivery_count = consumer.delivery_count.wrapping_add(consumer.granted);
             consumer.granted = 0;
         }
         let active = !consumer.waiting;
+        // What it is given from now on belongs behind this reply.
+        consumer.seat.slot = DeliverSlot::default();
         fx.push(Effect::CreditReply(CreditReply {
             session: consumer.seat.id.session,
             tag: consumer.seat.id.tag.clone(),
@@ -86,5 +90,37 @@ impl Queue {
             active,
         }));
         self.consumers.reschedule(key);
+    }
+
+    /// Answers the drains that an apply left at its bound, where nothing more can be handed out.
+    pub(super) fn finish_drains(&mut self, fx: &mut Effects) {
+        let pending = self.consumers.iter().filter(|c| c.drain && c.granted > 0);
+        let pending: Vec<_> = pending.map(|c| c.seat.key).collect();
+        pending.into_iter().for_each(|key| self.credited(key, fx));
+    }
+}
+
+/// What is left of `credit` that was granted after `seen` deliveries, when there were `sent` (serial numbers, RFC 1982).
+fn granted(credit: u32, seen: u32, sent: u32) -> u32 {
+    match sent.wrapping_sub(seen) as i32 {
+        in_flight @ 0.. => credit.saturating_sub(in_flight as u32),
+        behind => credit.saturating_add(behind.unsigned_abs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credit_counts_from_what_the_receiver_has_seen() {
+        assert_eq!(granted(5, 10, 10), 5);
+        assert_eq!(granted(5, 10, 13), 2);
+        assert_eq!(granted(5, 10, 17), 0);
+        assert_eq!(granted(5, 12, 10), 7);
+        assert_eq!(granted(5, 0xffff_fffe, 1), 2);
+        assert_eq!(granted(5, 1, 0xffff_fffe), 8);
+        assert_eq!(granted(u32::MAX, 7, 9), u32::MAX - 2);
+        assert_eq!(granted(u32::MAX, 9, 7), u32::MAX);
     }
 }

@@ -1,6 +1,6 @@
 //! Messages that left the queue unconsumed: dropped, published once elsewhere, or kept until they have arrived there.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use warren_proto::ids::SessionRef;
 
@@ -28,14 +28,17 @@ pub(super) struct Worker {
 pub(super) struct Dlx {
     discards: VecDeque<Dead>,
     worker: Option<Worker>,
+    /// Without a worker: the id of the next message for one. Ids are never used again, so that what one worker answers
+    /// late is not taken for the answer to another message.
+    next_id: u64,
     /// Bytes of the bodies of all.
     bytes: u64,
 }
 
 impl Dlx {
     /// As decoded from a snapshot.
-    pub fn restore(discards: VecDeque<Dead>, worker: Option<Worker>) -> Self {
-        let mut dlx = Dlx { discards, worker, bytes: 0 };
+    pub fn restore(discards: VecDeque<Dead>, worker: Option<Worker>, next_id: u64) -> Self {
+        let mut dlx = Dlx { discards, worker, next_id, bytes: 0 };
         dlx.bytes = dlx.iter().map(|(_, m)| u64::from(m.size)).sum();
         dlx
     }
@@ -46,6 +49,11 @@ impl Dlx {
 
     pub fn worker(&self) -> Option<&Worker> {
         self.worker.as_ref()
+    }
+
+    /// The id of the next message for a worker.
+    pub fn next_id(&self) -> u64 {
+        self.worker.as_ref().map_or(self.next_id, |worker| worker.held.next_id())
     }
 
     /// All of them.
@@ -68,6 +76,7 @@ impl Dlx {
 
     /// Replaces the worker; what the old one held comes first again.
     fn attach(&mut self, session: SessionRef, prefetch: u32) {
+        let next_id = self.next_id();
         if let Some(old) = self.worker.take() {
             let mut held = VecDeque::with_capacity(old.held.len());
             let mut old = old.held;
@@ -75,7 +84,8 @@ impl Dlx {
             held.append(&mut self.discards);
             self.discards = held;
         }
-        self.worker = Some(Worker { session, prefetch: prefetch.max(1), held: CheckedOut::default() });
+        let held = CheckedOut::restore(next_id, BTreeMap::new());
+        self.worker = Some(Worker { session, prefetch: prefetch.max(1), held });
     }
 
     fn settle(&mut self, session: SessionRef, ids: &MsgIds, messages: &mut Messages) {
@@ -101,6 +111,13 @@ impl Dlx {
             worker.held.push((reason, message));
         }
         Some((worker.session, out))
+    }
+
+    /// Forgets all messages, and the worker.
+    fn stop(&mut self, messages: &mut Messages) {
+        self.clear(messages);
+        self.next_id = self.next_id();
+        self.worker = None;
     }
 
     /// Forgets all messages. Answers how many.
@@ -164,8 +181,7 @@ impl Queue {
     pub(super) fn dlx_switched(&mut self, was: bool, fx: &mut Effects) {
         let is = self.config.at_least_once();
         if was && !is {
-            self.dlx_purge();
-            self.dlx = Dlx::default();
+            self.dlx.stop(&mut self.messages);
         }
         if was != is {
             fx.push(Effect::DlxWorker(is));

@@ -4,15 +4,21 @@ use warren_proto::ids::SessionRef;
 
 use super::Reply;
 use super::command::Enqueue;
-use super::effects::Effects;
+use super::effects::{Effect, Effects};
 use super::state::{Meta, Queue};
-use crate::enqueuer::{Admission, Origin};
+use crate::enqueuer::{Admission, Enqueuer, Origin};
 
 impl Queue {
     pub(super) fn register(&mut self, session: SessionRef, fx: &mut Effects) -> Reply {
-        let next_seq = self.sessions.enqueuer_or_insert(session, fx).next_seq;
-        // The answer says at once what the others are told after the command.
-        let blocked = self.rejects() && self.sessions.block(session);
+        self.sessions.enqueuer_or_insert(session, fx);
+        if self.rejects() {
+            self.sessions.block(session);
+        }
+        let &mut Enqueuer { next_seq, blocked } = self.sessions.enqueuer_or_insert(session, fx);
+        if blocked {
+            // It may have missed that it was told.
+            fx.push(Effect::QueueStatus { session, reject: true });
+        }
         Reply::Registered { next_seq, blocked }
     }
 

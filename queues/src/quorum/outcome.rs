@@ -80,8 +80,7 @@ impl Queue {
             consumer.held.take_run(run.start, run.count, |message| dead.extend(each(&mut self.messages, message)));
         }
         if !consumer.timed_out.is_empty() {
-            let answered = |id: &u64| ids.runs().iter().any(|run| *id >= run.start && *id - run.start < run.count);
-            consumer.timed_out.retain(|id| !answered(id));
+            ids.runs().iter().for_each(|run| consumer.timed_out_answered(run));
         }
         let (key, finished) = (consumer.seat.key, consumer.finished());
         if consumer.able() && !consumer.seat.in_service() {

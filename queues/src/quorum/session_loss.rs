@@ -28,6 +28,7 @@ impl Queue {
             SessionLoss::NoConnection if meta.version >= MV2 => self.session_cut_off(meta, session, fx),
             SessionLoss::NoConnection => self.node_cut_off(meta, session.node, fx),
         }
+        self.last_active_ms = self.last_active_ms.max(meta.ts_ms);
         Reply::Ok
     }
 

@@ -23,7 +23,10 @@ impl Queue {
         let Some(first) = self.first_waiting() else { return };
         let active = self.active().map(|c| (c.seat.key, c.base, c.seat.priority, c.held.is_empty()));
         match active {
-            None => self.promote(first.key, fx),
+            None => {
+                self.supersede(fx);
+                self.promote(first.key, fx);
+            }
             Some((key, Base::Up, priority, idle)) if first.priority > priority => {
                 if idle {
                     self.set_waiting(key, fx);
@@ -47,6 +50,20 @@ impl Queue {
             .collect();
         for key in done {
             self.set_waiting(key, fx);
+        }
+    }
+
+    /// Another one takes over from those that held messages too long: they make way when they have answered the rest.
+    fn supersede(&mut self, fx: &mut Effects) {
+        let served = self.consumers.iter().filter(|c| c.attached() && !c.waiting);
+        let served: Vec<_> = served.map(|c| (c.seat.key, c.held.is_empty())).collect();
+        for (key, idle) in served {
+            if idle {
+                self.set_waiting(key, fx);
+            } else if let Some(consumer) = self.consumers.get_mut(key) {
+                consumer.base = Base::Quiescing;
+                self.consumers.reschedule(key);
+            }
         }
     }
 

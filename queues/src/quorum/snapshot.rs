@@ -2,9 +2,9 @@
 //!
 //! Format 2, in this order (integers are LEB128, see `wire.rs`; lists start with their count): format byte; configuration;
 //! the last applied reference; last active; sessions; whose turn it is among the lanes, and each lane that is not empty with
-//! its priority; returned messages; delayed messages with their times; dead messages that are kept, and the worker with what
-//! it holds; consumers with what they hold; the service queue's keys. A message's reference is the distance from the one
-//! before it in its list. Indexes and counters that follow from these are not stored.
+//! its priority; returned messages; delayed messages with their times; dead messages that are kept, the next message id of
+//! their worker, and the worker with what it holds; consumers with what they hold; the service queue's keys. A message's
+//! reference is the distance from the one before it in its list. Indexes and counters that follow from these are not stored.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -284,6 +284,7 @@ fn put_dlx(out: &mut Vec<u8>, dlx: &Dlx) {
     for message in dlx.discards() {
         put_dead(out, &mut last, message);
     }
+    put_varint(out, dlx.next_id());
     let Some(worker) = dlx.worker() else {
         out.put_u8(0);
         return;
@@ -291,7 +292,6 @@ fn put_dlx(out: &mut Vec<u8>, dlx: &Dlx) {
     out.put_u8(1);
     put_session(out, &worker.session);
     put_varint(out, u64::from(worker.prefetch));
-    put_varint(out, worker.held.next_id());
     put_varint(out, worker.held.len() as u64);
     let (mut last, mut last_id) = (0, 0);
     for (id, message) in worker.held.iter() {
@@ -307,25 +307,28 @@ fn dlx(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Dlx, DecodeError> {
     for _ in 0..r.count(6)? {
         discards.push_back(dead(r, bytes, &mut last)?);
     }
+    let next_id = next_id(r)?;
     if !r.flag("worker")? {
-        return Ok(Dlx::restore(discards, None));
+        return Ok(Dlx::restore(discards, None, next_id));
     }
     let session = r.session()?;
     let prefetch = r.u32("prefetch of the worker")?;
-    let held = held(r, 7, |r, last| dead(r, bytes, last))?;
-    Ok(Dlx::restore(discards, Some(Worker { session, prefetch, held })))
+    let held = held(r, next_id, 7, |r, last| dead(r, bytes, last))?;
+    Ok(Dlx::restore(discards, Some(Worker { session, prefetch, held }), next_id))
 }
 
-/// What somebody holds: the next id, then ids that ascend, each with what it stands for, of `least` bytes.
+fn next_id(r: &mut Reader<'_>) -> Result<u64, DecodeError> {
+    let next_id = r.varint()?;
+    if next_id < MAX_MSG_ID { Ok(next_id) } else { Err(DecodeError::Value("message id")) }
+}
+
+/// What somebody holds: ids below the next one that ascend, each with what it stands for, of `least` bytes.
 fn held<T>(
     r: &mut Reader<'_>,
+    next_id: u64,
     least: usize,
     mut one: impl FnMut(&mut Reader<'_>, &mut u64) -> Result<T, DecodeError>,
 ) -> Result<CheckedOut<T>, DecodeError> {
-    let next_id = r.varint()?;
-    if next_id >= MAX_MSG_ID {
-        return Err(DecodeError::Value("message id"));
-    }
     let mut held = BTreeMap::new();
     let (mut last, mut id_above) = (0, 0u64);
     for _ in 0..r.count(least)? {
@@ -401,7 +404,8 @@ fn consumer(r: &mut Reader<'_>, bytes: &Bytes) -> Result<Consumer, DecodeError> 
         timed_out.insert(last_id);
     }
     let (granted, delivery_count) = (r.u32("credit")?, r.u32("delivery count")?);
-    let held = held(r, 9, |r, last| message(r, bytes, last))?;
+    let next_id = next_id(r)?;
+    let held = held(r, next_id, 9, |r, last| message(r, bytes, last))?;
     Ok(Consumer {
         seat: Seat::new(id, key, priority),
         kind,

@@ -84,6 +84,9 @@ impl Queue {
         }
         // A publish changes no consumer, so nobody's turn either.
         let turns_may_change = !matches!(command, Command::Enqueue(_));
+        // Of what is left of an earlier command, drains may be finished now.
+        let owed = self.work_owed();
+        let mut budget = MAX_WORK;
         let mut granted = None;
         let reply = match command {
             Command::RegisterEnqueuer { session } => {
@@ -97,7 +100,7 @@ impl Queue {
             }
             Command::Dequeue { consumer, settled, default_timeout_ms } => {
                 self.messages.reclaimed(OTHER_BYTES);
-                self.dequeue(meta, &consumer, settled, default_timeout_ms, fx)
+                self.dequeue(meta, &consumer, settled, default_timeout_ms, &mut budget, fx)
             }
             Command::Settle { consumer, ids } => {
                 self.messages.reclaimed(OUTCOME_BYTES);
@@ -173,14 +176,13 @@ impl Queue {
             }
             Command::DelayedRetryNow { count } => {
                 self.messages.reclaimed(OTHER_BYTES);
-                self.retry_now(meta, count)
+                self.retry_now(meta, count, fx)
             }
             Command::Continue => {
                 self.messages.reclaimed(OTHER_BYTES);
                 Reply::Ok
             }
         };
-        let mut budget = MAX_WORK;
         self.pass_time(meta, &mut budget, fx);
         if turns_may_change {
             self.activate(fx);
@@ -188,6 +190,9 @@ impl Queue {
         self.checkout(meta, &mut budget, fx);
         if let Some(key) = granted {
             self.credited(key, fx);
+        }
+        if owed {
+            self.finish_drains(fx);
         }
         self.dlx_checkout(fx);
         self.enforce_limits(meta, &mut budget, fx);

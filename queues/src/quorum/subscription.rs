@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::Reply;
 use super::command::{Attach, Mode};
 use super::consumer::{Base, Consumer, Kind, delivered};
-use super::dispatch::MAX_WORK;
 use super::effects::{Effect, Effects, TimerKey};
 use super::messages::When;
 use super::state::{Meta, Queue};
@@ -58,8 +57,8 @@ impl Queue {
         let Some(consumer) = self.consumers.get_mut(key) else { return };
         let was_attached = consumer.attached();
         consumer.kind = Kind::Subscription;
+        (consumer.granted, consumer.drain) = (0, false);
         if consumer.mode != attach.mode {
-            (consumer.granted, consumer.drain) = (0, false);
             consumer.delivery_count = attach.mode.initial_delivery_count();
         }
         consumer.mode = attach.mode;
@@ -81,14 +80,14 @@ impl Queue {
         id: &ConsumerId,
         settled: bool,
         default_timeout_ms: Option<u64>,
+        budget: &mut usize,
         fx: &mut Effects,
     ) -> Reply {
         self.last_active_ms = self.last_active_ms.max(meta.ts_ms);
         if self.config.single_active {
             return Reply::SingleActive;
         }
-        let mut budget = MAX_WORK;
-        self.pass_time(meta, &mut budget, fx);
+        self.pass_time(meta, budget, fx);
         let ready = self.messages.ready();
         if let Some(consumer) = self.consumers.by_id(id) {
             return match (consumer.kind, consumer.held.first()) {
@@ -99,7 +98,7 @@ impl Queue {
             };
         }
         // Without budget, what is next may have expired.
-        let next = if budget > 0 { self.messages.take(meta.version) } else { None };
+        let next = if *budget > 0 { self.messages.take(meta.version) } else { None };
         let Some(message) = next else {
             return Reply::Empty;
         };
@@ -127,6 +126,7 @@ impl Queue {
         };
         consumer.base = Base::Cancelled;
         consumer.waiting = false;
+        (consumer.granted, consumer.drain) = (0, false);
         consumer.timed_out.clear();
         let (key, num_checked_out) = (consumer.seat.key, consumer.held.len());
         self.consumers.reschedule(key);

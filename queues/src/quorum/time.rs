@@ -1,7 +1,7 @@
 //! What time does: messages expire, delayed ones get ready, consumers hold theirs too long.
 
 use super::Reply;
-use super::consumer::{Base, Consumer, Kind};
+use super::consumer::{Consumer, Kind};
 use super::effects::{DeadReason, Effect, Effects, TimerKey};
 use super::messages::When;
 use super::state::{Meta, Queue};
@@ -21,10 +21,22 @@ impl Queue {
 
     /// Makes delayed messages ready that are due, and takes expired ones from every head. Takes from `budget` what it moves.
     pub(super) fn pass_time(&mut self, meta: &Meta, budget: &mut usize, fx: &mut Effects) {
-        while *budget > 0 && self.messages.promote(meta.ts_ms) {
+        while *budget > 0 && self.ready_or_expired(meta, meta.ts_ms, fx).is_some() {
             *budget -= 1;
         }
         self.expire(meta, budget, fx);
+    }
+
+    /// Makes the first delayed message ready, if its time has come by `until`; one that has expired dies instead. Answers
+    /// whether it is ready, `None` if there was none.
+    fn ready_or_expired(&mut self, meta: &Meta, until: u64, fx: &mut Effects) -> Option<bool> {
+        let message = self.messages.take_due(until)?;
+        if message.expiry.is_past(meta.ts_ms) {
+            self.bury(DeadReason::Expired, message, fx);
+            return Some(false);
+        }
+        self.messages.back(message);
+        Some(true)
     }
 
     pub(super) fn expire(&mut self, meta: &Meta, budget: &mut usize, fx: &mut Effects) {
@@ -90,34 +102,36 @@ impl Queue {
         if consumer.attached() {
             consumer.timed_out.extend(ids.runs().iter().flat_map(|run| run.start..run.start + run.count));
         }
-        let waits = self.config.single_active && consumer.attached() && !consumer.waiting;
-        if waits {
-            // Another one takes over; this one makes way when it has answered the rest.
-            consumer.base = Base::Quiescing;
-        }
+        let waits = self.config.single_active && consumer.attached() && consumer.held.is_empty();
         let (session, tag) = (consumer.seat.id.session, consumer.seat.id.tag.clone());
         let dequeue = consumer.kind == Kind::Dequeue;
         fx.push(Effect::Released { session, tag, key, ids, dequeue });
         self.bury_all(DeadReason::DeliveryLimit, dead, fx);
+        if waits {
+            self.set_waiting(key, fx);
+        }
         self.consumers.reschedule(key);
         self.remove_if_finished(meta, key, fx);
     }
 
-    pub(super) fn retry_now(&mut self, meta: &Meta, count: Option<u64>) -> Reply {
+    pub(super) fn retry_now(&mut self, meta: &Meta, count: Option<u64>, fx: &mut Effects) -> Reply {
         if meta.version < MV2 {
             return Reply::Unsupported;
         }
         let mut moved = 0;
-        while count.is_none_or(|count| moved < count) && self.messages.promote(u64::MAX) {
-            moved += 1;
+        while count.is_none_or(|count| moved < count)
+            && let Some(ready) = self.ready_or_expired(meta, u64::MAX, fx)
+        {
+            moved += u64::from(ready);
         }
         Reply::Retried { count: moved }
     }
 
-    /// When the queue is to be deleted for want of use, ms: never while it has a consumer that is not cut off.
+    /// When the queue is to be deleted for want of use, ms: never while it has a consumer that is not cut off, be it a
+    /// cancelled one, or a dequeue, that still holds a message.
     pub fn expires_at(&self) -> Option<u64> {
         let expires = self.config.expires_ms?;
-        let used = self.consumers.iter().any(|c| c.attached() && c.suspected.is_none());
+        let used = self.consumers.iter().any(|c| c.suspected.is_none());
         (!used).then(|| self.last_active_ms.saturating_add(expires))
     }
 }

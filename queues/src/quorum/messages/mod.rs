@@ -202,17 +202,10 @@ impl Messages {
         self.expiring -= u64::from(message.expiry != When::NEVER);
     }
 
-    /// Makes a delayed message ready whose time has come by `now_ms`. Whether there was one.
-    pub fn promote(&mut self, now_ms: u64) -> bool {
-        match self.delayed.first_key_value() {
-            Some(((at, _), _)) if *at <= now_ms => {
-                if let Some(message) = self.take_delayed() {
-                    self.back(message);
-                }
-                true
-            }
-            _ => false,
-        }
+    /// Takes the first delayed message out of the queue, if its time has come by `now_ms`.
+    pub fn take_due(&mut self, now_ms: u64) -> Option<Message> {
+        let ((at, _), _) = self.delayed.first_key_value()?;
+        if *at <= now_ms { self.take_delayed() } else { None }
     }
 
     /// When something has to be done: a message expires at a head, or a delayed one gets ready.
@@ -261,7 +254,7 @@ impl Messages {
     }
 
     /// Puts a message behind the returned ones.
-    fn back(&mut self, message: Message) {
+    pub fn back(&mut self, message: Message) {
         self.totals.ready_bytes += u64::from(message.size);
         self.expiring += u64::from(message.expiry != When::NEVER);
         self.returns.push_back(message);

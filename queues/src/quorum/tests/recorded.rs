@@ -22,7 +22,7 @@ use super::*;
 
 /// File, and the [digest](Queue::digest) of the state that its log leads to.
 const RECORDED: [(&str, u64); 3] =
-    [("mv1.log", 0x676f_c2c5_9768_2e29), ("mv2.log", 0x0468_0faa_db4f_a159), ("mv1-to-mv2.log", 0x8a05_63f2_4532_1d09)];
+    [("mv1.log", 0xa1be_648a_70b8_81d3), ("mv2.log", 0xe929_0c55_1858_069f), ("mv1-to-mv2.log", 0x1bd7_99f7_eef5_fe31)];
 
 const MAGIC: &[u8] = b"WQR1";
 
