@@ -5,7 +5,7 @@ import pika
 import scenario
 
 CLASSIC = {}
-NOT_YET_IN_CLASSIC = {
+NOT_YET_CLASSIC = {
     "x-expires": 60_000,
     "x-message-ttl": 60_000,
     "x-dead-letter-exchange": "amq.fanout",
@@ -14,9 +14,11 @@ NOT_YET_IN_CLASSIC = {
     "x-max-length-bytes": 5,
     "x-overflow": "reject-publish",
     "x-single-active-consumer": True,
+    "x-max-priority": 5,
+    "x-queue-master-locator": "client-local",
 }
-NOT_YET_CLASSIC = {"x-max-priority": 5, "x-queue-master-locator": "client-local"}
-ONLY_QUORUM = {
+QUORUM_ONLY = {
+    "x-delivery-limit": 5,
     "x-dead-letter-strategy": "at-least-once",
     "x-delayed-retry-type": "all",
     "x-delayed-retry-min": 1,
@@ -24,7 +26,26 @@ ONLY_QUORUM = {
     "x-consumer-timeout": 60_000,
     "x-consumer-disconnected-timeout": 60_000,
 }
-NOT_YET_QUORUM = {"x-member-placement-tag": "a"}
+REFUSED_QUORUM = {
+    "x-max-priority": 5,
+    "x-queue-mode": "lazy",
+    "x-queue-master-locator": "client-local",
+    "x-member-placement-tag": "a",
+    "x-expires": 0,
+    "x-message-ttl": -1,
+    "x-dead-letter-exchange": 5,
+    "x-dead-letter-routing-key": "without an exchange",
+    "x-dead-letter-strategy": "twice",
+    "x-max-length": -5,
+    "x-max-length-bytes": "5",
+    "x-overflow": "drop-tail",
+    "x-single-active-consumer": "yes",
+    "x-delayed-retry-type": "some",
+    "x-delayed-retry-min": 0,
+    "x-delayed-retry-max": -1,
+    "x-consumer-timeout": "1s",
+    "x-consumer-disconnected-timeout": -1,
+}
 STREAM_ONLY = {
     "x-max-age": "1h",
     "x-stream-max-segment-size-bytes": 1_000_000,
@@ -63,8 +84,8 @@ def refused(run, what, connection, ask, code, named):
 
 
 def queue_arguments(run, connection):
-    classic = NOT_YET_IN_CLASSIC | NOT_YET_CLASSIC | NOT_YET_QUORUM | ONLY_QUORUM | STREAM_ONLY | {"x-delivery-limit": 5}
-    quorum = NOT_YET_CLASSIC | NOT_YET_QUORUM | STREAM_ONLY | {"x-queue-mode": "lazy"}
+    classic = NOT_YET_CLASSIC | QUORUM_ONLY | STREAM_ONLY
+    quorum = REFUSED_QUORUM | STREAM_ONLY
     invalid = {"x-queue-type": "bogus", "x-queue-version": 1}
     for base, arguments in ((CLASSIC, classic | invalid | {"x-queue-mode": "busy"}), (scenario.QUORUM, quorum)):
         known = run.name_of(f"known-{base.get('x-queue-type', 'classic')}")

@@ -105,6 +105,8 @@ pub struct QuorumMachine {
     pinged_at: u64,
     /// Leader: when the configuration is compared next; 0 = at once.
     configure_at: u64,
+    /// Leader: it could not be compared since this node has not caught up with the metadata.
+    unconfigured: bool,
     /// Leader: the configuration that was appended last. The queue has it once that is applied.
     appended_config: Option<Config>,
     force_snapshot: bool,
@@ -135,6 +137,7 @@ impl QuorumMachine {
             rechecked_at: 0,
             pinged_at: 0,
             configure_at: 0,
+            unconfigured: false,
             appended_config: None,
             force_snapshot: false,
             outlet: Outlet::default(),
@@ -394,8 +397,10 @@ impl QuorumMachine {
 
     /// Appends the configuration that the queue should have, unless it has it.
     fn configure(&mut self, out: &mut BatchBuilder, cx: &GroupCx<'_>) {
-        self.configure_at = cx.now_ms + CONFIGURE_MS;
-        let Some(wanted) = (self.context.configuration)(cx.group) else { return };
+        let wanted = (self.context.configuration)(cx.group);
+        self.unconfigured = wanted.is_none();
+        self.configure_at = cx.now_ms + if self.unconfigured { RECHECK_MS } else { CONFIGURE_MS };
+        let Some(wanted) = wanted else { return };
         if wanted == *self.appended_config.as_ref().unwrap_or(self.queue.config()) {
             return;
         }
@@ -571,6 +576,10 @@ impl StateMachine for QuorumMachine {
     }
 
     fn prepare(&mut self, request: GroupRequest, out: &mut BatchBuilder, cx: &GroupCx<'_>) {
+        if self.configure_at == 0 {
+            // What a new leader is asked first finds the queue as its policies want it: so does a new queue's first message.
+            self.configure(out, cx);
+        }
         match request {
             GroupRequest::Session(to) => {
                 for item in to.items {
@@ -758,7 +767,8 @@ impl StateMachine for QuorumMachine {
         let at_work = self.queue.sessions().next().is_some() || self.worker.is_some();
         let recheck = at_work.then_some(self.rechecked_at + RESTING_RECHECK_MS);
         let unused = self.queue.expires_at().map(|at| at.max(self.unused_said_at + RESTING_RECHECK_MS));
-        self.timers.values().min().copied().into_iter().chain(recheck).chain(unused).min()
+        let configure = self.unconfigured.then_some(self.configure_at);
+        self.timers.values().min().copied().into_iter().chain(recheck).chain(unused).chain(configure).min()
     }
 
     fn reclaimable_bytes(&self) -> u64 {

@@ -226,8 +226,10 @@ async fn a_leader_appends_the_configuration_that_the_metadata_says_until_the_que
     // Nothing is known of the queue yet.
     assert_eq!(f.tick(), []);
     assert!(f.told().is_empty());
+    assert_eq!(f.member.wake_at(), Some(f.now_ms + RECHECK_MS), "a sleeping queue's leader looks again");
     *f.wanted.lock() = Some(Config::default());
     assert!(f.told().is_empty());
+    assert_eq!(f.member.wake_at(), None);
     *f.wanted.lock() = Some(limit(3));
     assert_eq!(f.told(), [Command::UpdateConfig(limit(3))]);
     assert!(f.told().is_empty(), "it is on its way");
@@ -240,6 +242,14 @@ async fn a_leader_appends_the_configuration_that_the_metadata_says_until_the_que
     // A leader whose queue sleeps has to look for itself what it was not told while another one led.
     f.member.role_changed(&cx);
     assert_eq!(f.member.wake_at(), Some(0));
+    let session = f.session;
+    let purge = QueueItem::Command { correlation: 1, request: QueueRequest::Purge };
+    let asked = f.appended(|member, out| {
+        let to = ToQueue { group: GROUP, from: session, items: vec![purge] };
+        member.prepare(GroupRequest::Session(to), out, &cx);
+    });
+    assert_eq!(asked, [Command::UpdateConfig(limit(4)), Command::Purge]);
+    f.member.role_changed(&cx);
     assert_eq!(f.tick(), [Command::UpdateConfig(limit(4))]);
     let mut batch = BatchBuilder::new(VERSION);
     Encoder::for_group(VERSION).encode(&Command::UpdateConfig(limit(4)), &mut batch).unwrap();
