@@ -2,6 +2,7 @@
 
 mod codec;
 mod consumer_timeout;
+mod controls;
 mod counts;
 mod credit;
 mod dead_letters;
