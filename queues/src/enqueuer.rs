@@ -2,6 +2,8 @@
 
 use warren_proto::ids::SessionRef;
 
+use crate::defect::{Defect, broken};
+
 /// Where a publish comes from. Without one it is untracked: not sequenced, and not deduplicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
@@ -44,6 +46,7 @@ impl Enqueuer {
                 self.next_seq = self.next_seq.saturating_add(1);
                 Admission::Next
             }
+            std::cmp::Ordering::Less if broken(Defect::Duplicates) => Admission::Next,
             std::cmp::Ordering::Less => Admission::Duplicate,
             std::cmp::Ordering::Greater => Admission::Ahead { expected: self.next_seq },
         }

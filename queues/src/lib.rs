@@ -10,6 +10,7 @@ pub mod quorum;
 mod checked_out;
 mod consumer;
 mod consumers;
+mod defect;
 mod effects;
 mod enqueuer;
 mod message;

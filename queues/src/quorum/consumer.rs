@@ -8,6 +8,7 @@ use super::messages::{Message, When};
 use crate::checked_out::CheckedOut;
 use crate::consumer::ConsumerMeta;
 use crate::consumers::{Seat, Seated};
+use crate::defect::{Defect, broken};
 use crate::msg_ids::Run;
 
 /// What made a consumer.
@@ -57,7 +58,10 @@ impl Consumer {
     pub fn credit(&self) -> u32 {
         match (self.kind, self.base) {
             (Kind::Subscription, Base::Up | Base::Quiescing) => match self.mode.window() {
-                Some(window) => window.saturating_sub(u32::try_from(self.held.len()).unwrap_or(u32::MAX)),
+                Some(window) => {
+                    let window = window.saturating_add(u32::from(broken(Defect::PrefetchOverrun)));
+                    window.saturating_sub(u32::try_from(self.held.len()).unwrap_or(u32::MAX))
+                }
                 None => self.granted,
             },
             (Kind::Dequeue, _) | (_, Base::Cancelled) => 0,
@@ -71,7 +75,7 @@ impl Consumer {
 
     /// Whether nothing lies over what its session wants.
     pub fn clear(&self) -> bool {
-        self.suspected.is_none() && self.timed_out.is_empty()
+        self.suspected.is_none() && (self.timed_out.is_empty() || broken(Defect::TimedOutServed))
     }
 
     /// Whether it counts as a consumer of the queue.
@@ -122,7 +126,8 @@ impl Seated for Consumer {
     }
 
     fn able(&self) -> bool {
-        self.base == Base::Up && !self.waiting && self.clear() && self.credit() > 0
+        let up = self.base == Base::Up || (self.base == Base::Quiescing && broken(Defect::QuiescingServed));
+        up && !self.waiting && self.clear() && self.credit() > 0
     }
 }
 

@@ -6,6 +6,7 @@ use super::state::{Meta, Queue};
 use super::version::MV2;
 use crate::consumer::{ConsumerKey, ConsumerRef};
 use crate::consumers::Seated;
+use crate::defect::{Defect, broken};
 use crate::effects::DeliverSlot;
 
 /// Messages that one apply moves, at most: what is left is [`work_owed`](Queue::work_owed), or due at once.
@@ -33,7 +34,9 @@ impl Queue {
                 self.consumers.reschedule(key);
             }
             self.arm_deadline(deadline, fx);
-            self.expire(meta, budget, fx);
+            if !broken(Defect::ExpiredServed) {
+                self.expire(meta, budget, fx);
+            }
         }
     }
 
@@ -72,8 +75,10 @@ impl Queue {
             // The apply stopped at its bound: the rest is handed out before credit is given up.
             return;
         }
-        if consumer.drain {
+        if consumer.drain && !broken(Defect::DrainNotCounted) {
             consumer.delivery_count = consumer.delivery_count.wrapping_add(consumer.granted);
+        }
+        if consumer.drain {
             consumer.granted = 0;
         }
         let active = !consumer.waiting;
@@ -102,6 +107,9 @@ impl Queue {
 
 /// What is left of `credit` that was granted after `seen` deliveries, when there were `sent` (serial numbers, RFC 1982).
 fn granted(credit: u32, seen: u32, sent: u32) -> u32 {
+    if broken(Defect::CreditDoesNotWrap) {
+        return seen.saturating_add(credit).saturating_sub(sent);
+    }
     match sent.wrapping_sub(seen) as i32 {
         in_flight @ 0.. => credit.saturating_sub(in_flight as u32),
         behind => credit.saturating_add(behind.unsigned_abs()),

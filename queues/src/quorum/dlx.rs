@@ -10,6 +10,7 @@ use super::effects::{DeadReason, Delivered, Effect, Effects, push_dead, push_dro
 use super::messages::{Message, Messages};
 use super::state::Queue;
 use crate::checked_out::CheckedOut;
+use crate::defect::{Defect, broken};
 use crate::msg_ids::MsgIds;
 
 /// A message that is dead and kept.
@@ -76,13 +77,18 @@ impl Dlx {
 
     /// Replaces the worker; what the old one held comes first again.
     fn attach(&mut self, session: SessionRef, prefetch: u32) {
-        let next_id = self.next_id();
+        let next_id = if broken(Defect::WorkerIdsReused) { 0 } else { self.next_id() };
         if let Some(old) = self.worker.take() {
             let mut held = VecDeque::with_capacity(old.held.len());
             let mut old = old.held;
             old.take_all(|dead| held.push_back(dead));
-            held.append(&mut self.discards);
-            self.discards = held;
+            match broken(Defect::WorkerReturnsLast) {
+                true => self.discards.append(&mut held),
+                false => {
+                    held.append(&mut self.discards);
+                    self.discards = held;
+                }
+            }
         }
         let held = CheckedOut::restore(next_id, BTreeMap::new());
         self.worker = Some(Worker { session, prefetch: prefetch.max(1), held });
@@ -148,7 +154,10 @@ impl Queue {
         }
     }
 
-    pub(super) fn bury_all(&mut self, reason: DeadReason, messages: Vec<Message>, fx: &mut Effects) {
+    pub(super) fn bury_all(&mut self, reason: DeadReason, mut messages: Vec<Message>, fx: &mut Effects) {
+        if broken(Defect::DeathsReversed) {
+            messages.reverse();
+        }
         messages.into_iter().for_each(|message| self.bury(reason, message, fx));
     }
 

@@ -3,6 +3,7 @@
 use super::config::Overflow;
 use super::effects::{DeadReason, Effect, Effects};
 use super::state::{Meta, Queue};
+use crate::defect::{Defect, broken};
 
 /// Under which limit publishers may go on: four fifths.
 fn released(limit: u64) -> u64 {
@@ -28,6 +29,9 @@ impl Queue {
 
     /// Whether each limit that there is has room again.
     fn well_below_limit(&self) -> bool {
+        if broken(Defect::UnblockedEarly) {
+            return true;
+        }
         let (messages, bytes) = self.counted();
         self.config.max_length.is_none_or(|limit| messages <= released(limit))
             && self.config.max_length_bytes.is_none_or(|limit| bytes <= released(limit))
@@ -41,7 +45,7 @@ impl Queue {
     /// Drops what is too much, or tells publishers to stop; tells them when they may go on. Takes from `budget` what it drops.
     pub(super) fn enforce_limits(&mut self, meta: &Meta, budget: &mut usize, fx: &mut Effects) {
         while *budget > 0 && self.drops_owed() {
-            let Some(message) = self.messages.take_ready(meta.version).or_else(|| self.messages.take_delayed()) else {
+            let Some(message) = self.messages.take_dropped(meta.version) else {
                 break;
             };
             *budget -= 1;

@@ -8,6 +8,7 @@ use super::state::{Meta, Queue};
 use super::version::MV2;
 use crate::consumer::{ConsumerKey, ConsumerRef};
 use crate::consumers::Seated;
+use crate::defect::{Defect, broken};
 use crate::msg_ids::MsgIds;
 
 impl Queue {
@@ -83,7 +84,7 @@ impl Queue {
             ids.runs().iter().for_each(|run| consumer.timed_out_answered(run));
         }
         let (key, finished) = (consumer.seat.key, consumer.finished());
-        if consumer.able() && !consumer.seat.in_service() {
+        if consumer.able() && !consumer.seat.in_service() && !broken(Defect::CreditNotRefilled) {
             self.consumers.reschedule(key);
         } else if finished {
             self.remove_consumer(meta, key, fx);

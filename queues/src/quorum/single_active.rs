@@ -6,6 +6,7 @@ use super::consumer::{Base, Consumer};
 use super::effects::{Effect, Effects};
 use super::state::Queue;
 use crate::consumer::ConsumerKey;
+use crate::defect::{Defect, broken};
 
 /// The order of those that wait: who may take over first.
 fn place(consumer: &Consumer) -> (bool, Reverse<i32>, Reverse<u32>, ConsumerKey) {
@@ -27,6 +28,7 @@ impl Queue {
                 self.supersede(fx);
                 self.promote(first.key, fx);
             }
+            Some(_) if broken(Defect::TwoActive) => self.promote(first.key, fx),
             Some((key, Base::Up, priority, idle)) if first.priority > priority => {
                 if idle {
                     self.set_waiting(key, fx);

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use warren_proto::ids::{MachineVersion, Reference};
 
 use super::config::{DelayedRetry, RetryOn};
+use crate::defect::{Defect, broken};
 
 pub(super) use lanes::{Lanes, MAX_PRIORITY};
 pub use message::Annotations;
@@ -49,7 +50,7 @@ impl ReturnRule {
             Compare::Acquired => message.acquired_count,
             Compare::Deliveries => message.delivery_count,
         };
-        self.limit.is_some_and(|limit| count > limit)
+        self.limit.is_some_and(|limit| count + u32::from(broken(Defect::LimitTooLow)) > limit)
     }
 
     /// When the message is to be ready again, if not at once.
@@ -175,6 +176,17 @@ impl Messages {
         Some(message)
     }
 
+    /// Takes the message that makes room for others out of the queue: the next one, or else the first that is delayed.
+    pub fn take_dropped(&mut self, version: MachineVersion) -> Option<Message> {
+        if broken(Defect::DropPassesReturns)
+            && let Some(message) = self.lanes.take(version)
+        {
+            self.left(&message);
+            return Some(message);
+        }
+        self.take_ready(version).or_else(|| self.take_delayed())
+    }
+
     /// Takes a message out of the queue that has expired and is at a head: of the returned ones, then of the lanes from the
     /// highest to the lowest.
     pub fn take_expired(&mut self, now_ms: u64) -> Option<Message> {
@@ -191,7 +203,11 @@ impl Messages {
 
     /// Takes the delayed message out of the queue that would be ready first.
     pub fn take_delayed(&mut self) -> Option<Message> {
-        let (_, message) = self.delayed.pop_first()?;
+        let first = match broken(Defect::LateCountsUp) {
+            true => self.delayed.keys().copied().min_by_key(|(_, reference)| *reference)?,
+            false => *self.delayed.first_key_value()?.0,
+        };
+        let message = self.delayed.remove(&first)?;
         self.totals.delayed_bytes -= u64::from(message.size);
         Some(message)
     }
@@ -243,6 +259,9 @@ impl Messages {
         if rule.exceeded(&message) {
             return Some(message);
         }
+        if broken(Defect::ReturnLost) {
+            return None;
+        }
         match rule.ready_at(&message) {
             Some(at) => {
                 self.totals.delayed_bytes += u64::from(message.size);
@@ -257,6 +276,10 @@ impl Messages {
     pub fn back(&mut self, message: Message) {
         self.totals.ready_bytes += u64::from(message.size);
         self.expiring += u64::from(message.expiry != When::NEVER);
+        if broken(Defect::ReturnToLane) {
+            let (carried, expiry) = (message.carried(), message.expiry);
+            return self.lanes.push(None, MachineVersion(2), message.reference, message.size, carried, expiry);
+        }
         self.returns.push_back(message);
     }
 

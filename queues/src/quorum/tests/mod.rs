@@ -1,14 +1,24 @@
 //! A queue with a log of its own, for tests.
 
 mod codec;
+mod consumer_timeout;
+mod controls;
 mod counts;
+mod credit;
+mod dead_letters;
+mod delayed_retry;
 mod delivering;
+mod expiry;
 mod hostile;
+mod limits;
 mod model;
+mod ops;
+mod priorities;
 mod property;
 mod publishing;
 mod recorded;
 mod sessions;
+mod single_active;
 mod snapshots;
 
 use bytes::Bytes;
@@ -34,7 +44,11 @@ pub(super) struct Member {
 
 impl Member {
     pub fn new(version: MachineVersion) -> Self {
-        Member { queue: Queue::new(Config::default()), version, index: 1, ts_ms: 1_000_000, fx: Effects::new() }
+        Member::with(version, Config::default())
+    }
+
+    pub fn with(version: MachineVersion, config: Config) -> Self {
+        Member { queue: Queue::new(config), version, index: 1, ts_ms: 1_000_000, fx: Effects::new() }
     }
 
     pub fn apply(&mut self, command: Command) -> Reply {
@@ -55,6 +69,16 @@ impl Member {
     pub fn publish(&mut self, count: usize) {
         for _ in 0..count {
             assert_eq!(self.apply(publish(None, 10)), Reply::Ok);
+        }
+    }
+
+    /// Publishes many, without a look at the whole state after each.
+    pub fn fill(&mut self, count: usize) {
+        for _ in 0..count {
+            self.index += 1;
+            let meta = self.meta();
+            self.queue.apply(&meta, publish(None, 4), &mut self.fx);
+            self.fx.clear();
         }
     }
 
@@ -137,4 +161,21 @@ pub(super) fn down(session: SessionRef, loss: SessionLoss) -> Command {
 
 pub(super) fn by_key(key: ConsumerKey) -> ConsumerRef {
     key.into()
+}
+
+/// Where dead messages go: published once, or kept until they have arrived.
+pub(super) fn dead_letter(kept: bool) -> Option<DeadLetter> {
+    let strategy = if kept { DeadLetterStrategy::AtLeastOnce } else { DeadLetterStrategy::AtMostOnce };
+    Some(DeadLetter { exchange: "dead".to_owned(), routing_key: None, strategy })
+}
+
+/// What was published as dead by the last command: why, and the log index.
+pub(super) fn died(m: &Member) -> Vec<(DeadReason, u64)> {
+    let dead = |effect: &Effect| match effect {
+        Effect::DeadLetter { reason, messages } => {
+            Some(messages.iter().map(|d| (*reason, d.reference.index())).collect::<Vec<_>>())
+        }
+        _ => None,
+    };
+    m.fx.iter().filter_map(dead).flatten().collect()
 }
