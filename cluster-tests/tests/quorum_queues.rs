@@ -31,3 +31,8 @@ fn dead_letters_reach_their_queues() {
 fn consumers_that_hold_messages_too_long_lose_them() {
     passes("consumer_timeout.py");
 }
+
+#[test]
+fn a_celery_worker_retries_acknowledges_late_and_heeds_priorities() {
+    passes("celery_worker.py");
+}
