@@ -147,3 +147,27 @@ fn a_blank_node_that_its_cluster_cannot_take_in_gives_up_and_joins_once_it_can()
     cluster.restart(2);
     forms_one_cluster(&cluster);
 }
+
+#[test]
+fn a_node_joins_by_way_of_one_that_does_not_lead_without_having_heard_of_the_leader() {
+    let mut cluster = Setup::new().lay_out(4);
+    // Keeps those lines of the list of nodes that are wanted.
+    let only = |text: String, wanted: &dyn Fn(&str) -> bool| -> String {
+        let kept = text.lines().filter(|line| !line.contains("classic_config.nodes.") || wanted(line));
+        kept.flat_map(|line| [line, "\n"]).collect()
+    };
+    for index in 0..3 {
+        cluster[index].configure(|text| only(text, &|line| !line.contains("w4@")));
+        cluster[index].start();
+    }
+    cluster.wait_ready();
+    let leader = wait_for("a leader of the metadata", Duration::from_secs(30), || {
+        let rows = cluster[0].ctl_rows(&["cluster_status"])?;
+        rows.first()?["metadata_leader"].as_str().map(str::to_owned)
+    });
+    let names = ["w1@", "w2@"];
+    let seed = names.into_iter().find(|name| !leader.starts_with(name)).expect("one of two does not lead");
+    cluster[3].configure(|text| only(text, &|line| line.contains("w4@") || line.contains(seed)));
+    cluster.restart(3);
+    forms_one_cluster(&cluster);
+}

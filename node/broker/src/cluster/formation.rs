@@ -29,8 +29,8 @@ const QUICK_PAUSE: Duration = Duration::from_millis(200);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A node of the configured list.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A node of the configured list, or one that a member names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// `name@host`.
     pub name: String,

@@ -1,8 +1,10 @@
-//! A node that its cluster has removed finds out by itself (spec: operations.md, section 5.5).
+//! A node that knows of no metadata leader asks its peers where it stands (spec: operations.md, section 5.5).
 //!
-//! Nobody talks to a removed member of the metadata group, which to that member looks as if it were cut off. So a node that
-//! knows of no leader asks its peers whether its member still belongs to the group. A peer answers once it has compared
-//! itself with the leader, and ids of members never return: "no" is final.
+//! Nobody talks to a removed member of the metadata group, which to that member looks as if it were cut off. A peer answers
+//! once it has compared itself with the leader, and ids of members never return: "no" is final, and the node ends.
+//!
+//! One that belongs may not know the leader's address, or the leader not its own: it has just joined by way of another node,
+//! or came back under a name that was removed. So the question says where the asker is, and the answer where the others are.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
-use warren_proto::ids::{GroupId, MemberUid};
+use warren_proto::ids::{GroupId, MemberUid, NodeId};
 use warren_raft::transport::{CallError, CallTarget, Transport};
 
 use super::formation::Peer;
@@ -28,45 +30,29 @@ const COMPARE: Duration = Duration::from_secs(3);
 const CALL: Duration = Duration::from_secs(5);
 
 /// Whether a member still belongs to the metadata group.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Question {
     /// The cluster.
     pub cluster: u64,
     /// The member.
     pub member: u64,
+    /// The asker.
+    pub from: Peer,
 }
 
 /// The answer.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Standing {
     /// It does.
     pub belongs: bool,
+    /// The nodes of the cluster.
+    pub nodes: Vec<Peer>,
 }
 
 /// What a removed node tells whoever runs it.
 pub const ADVICE: &str = "this node's data is that of a member which the cluster has removed: other nodes ignore it, and it \
                           does not run. To have the node join again as a new one, reset it: start it with an empty data \
                           directory";
-
-/// Whether peers say that the member does not belong to its cluster any more, and none says that it does.
-async fn is_removed(question: Question, peers: Vec<Peer>, transport: &Transport) -> bool {
-    let Ok(payload) = serde_json::to_vec(&question) else { return false };
-    let payload = Bytes::from(payload);
-    let mut asking = JoinSet::new();
-    for peer in peers {
-        let (transport, payload) = (transport.clone(), payload.clone());
-        asking.spawn(async move { ask(&peer, payload, &transport).await });
-    }
-    let mut removed = false;
-    while let Some(answer) = asking.join_next().await {
-        match answer {
-            Ok(Ok(Some(Standing { belongs: true }))) => return false,
-            Ok(Ok(Some(Standing { belongs: false }))) => removed = true,
-            Ok(Ok(None) | Err(_)) | Err(_) => {}
-        }
-    }
-    removed
-}
 
 async fn ask(peer: &Peer, payload: Bytes, transport: &Transport) -> Result<Option<Standing>, CallError> {
     let target = CallTarget::Address(peer.address.clone());
@@ -75,12 +61,40 @@ async fn ask(peer: &Peer, payload: Bytes, transport: &Transport) -> Result<Optio
 }
 
 impl Broker {
-    /// Whether this node's member was removed from the metadata group, as others say.
+    /// Whether peers say that this node's member was removed from the metadata group, and none says that it was not.
     pub(crate) async fn was_removed(&self) -> bool {
         let status = self.metadata.host().and_then(|host| host.status(GroupId::METADATA));
         let Some(status) = status else { return false };
-        let question = Question { cluster: self.cluster.id, member: status.me.0 };
-        is_removed(question, self.peers_to_ask(), &self.transport).await
+        let from = Peer { name: self.config.name.clone(), address: self.config.peer_address.clone() };
+        let question = Question { cluster: self.cluster.id, member: status.me.0, from };
+        let Ok(payload) = serde_json::to_vec(&question) else { return false };
+        let payload = Bytes::from(payload);
+        let mut asking = JoinSet::new();
+        for peer in self.peers_to_ask() {
+            let (transport, payload) = (self.transport.clone(), payload.clone());
+            asking.spawn(async move { ask(&peer, payload, &transport).await });
+        }
+        let (mut removed, mut belongs) = (false, false);
+        while let Some(answer) = asking.join_next().await {
+            let Ok(Ok(Some(standing))) = answer else { continue };
+            removed |= !standing.belongs;
+            if standing.belongs {
+                belongs = true;
+                self.get_to_know(&standing.nodes);
+            }
+        }
+        removed && !belongs
+    }
+
+    /// Connects to nodes that this one has no address of.
+    fn get_to_know(&self, nodes: &[Peer]) {
+        let known = self.transport.peers();
+        for peer in nodes {
+            let id = NodeId::of_name(&peer.name);
+            if !known.iter().any(|(node, ..)| *node == id) {
+                self.transport.set_peer(id, &peer.name, &peer.address);
+            }
+        }
     }
 
     /// Answers another node's question; an error where this node cannot be sure.
@@ -92,17 +106,27 @@ impl Broker {
         self.metadata.fence(COMPARE).await.map_err(|error| error.to_string())?;
         let status = self.metadata.host().and_then(|host| host.status(GroupId::METADATA));
         let membership = status.ok_or("this node is starting")?.membership;
-        Ok(Standing { belongs: membership.member(MemberUid(question.member)).is_some() })
+        let id = NodeId::of_name(&question.from.name);
+        let belongs = membership.member(MemberUid(question.member)).is_some_and(|member| member.node == id);
+        if belongs {
+            self.transport.set_peer(id, &question.from.name, &question.from.address);
+        }
+        Ok(Standing { belongs, nodes: self.recorded_nodes() })
     }
 
-    /// All other nodes that are configured, founded the cluster, or belonged to it when this node heard of it last.
+    fn recorded_nodes(&self) -> Vec<Peer> {
+        let nodes = self.metadata.nodes();
+        nodes.iter().map(|n| Peer { name: n.name.to_string(), address: n.address.clone() }).collect()
+    }
+
+    /// All other nodes that are configured, founded the cluster, belonged to it when this node heard of it last, or were
+    /// named to it since.
     fn peers_to_ask(&self) -> Vec<Peer> {
         let configured = self.config.peers.iter().cloned();
         let founders = self.cluster.founders.iter().map(|f| Peer { name: f.name.clone(), address: f.address.clone() });
-        let known =
-            self.metadata.nodes().into_iter().map(|n| Peer { name: n.name.to_string(), address: n.address.clone() });
-        let mut all: Vec<Peer> =
-            configured.chain(founders).chain(known).filter(|peer| peer.name != self.config.name).collect();
+        let told = self.transport.peers().into_iter().map(|(_, name, address)| Peer { name, address });
+        let all = configured.chain(founders).chain(self.recorded_nodes()).chain(told);
+        let mut all: Vec<Peer> = all.filter(|peer| peer.name != self.config.name).collect();
         all.sort_by(|a, b| (&a.name, &a.address).cmp(&(&b.name, &b.address)));
         all.dedup();
         all

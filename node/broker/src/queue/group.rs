@@ -377,11 +377,10 @@ impl QuorumMachine {
         let (mut back, mut away) = (None, None);
         for (session, suspected) in self.queue.sessions() {
             match self.loss_of(session) {
+                Some(SessionLoss::NoConnection) if suspected && away == Some(session.node) => {}
                 Some(SessionLoss::NoConnection) if suspected => {
-                    if away != Some(session.node) {
-                        away = Some(session.node);
-                        (self.context.unreachable)(cx.group, session.node);
-                    }
+                    away = Some(session.node);
+                    (self.context.unreachable)(cx.group, session.node);
                 }
                 Some(loss) => commands.push(Command::SessionDown { session, loss }),
                 // Of a node once: its sessions come one after another.

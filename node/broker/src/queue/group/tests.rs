@@ -285,7 +285,7 @@ async fn a_leader_has_sessions_of_nodes_that_left_the_cluster_purged() {
     let me = f.me;
     assert_eq!(f.prepare(GroupRequest::NodesLeft(vec![stays, me])), [], "it has no sessions of one, and is the other");
     let purge = Command::PurgeNodes { nodes: vec![left] };
-    assert_eq!(f.prepare(GroupRequest::NodesLeft(vec![left, stays])), [purge.clone()]);
+    assert_eq!(f.prepare(GroupRequest::NodesLeft(vec![left, stays])), std::slice::from_ref(&purge));
     let mut batch = BatchBuilder::new(VERSION);
     Encoder::for_group(VERSION).encode(&purge, &mut batch).unwrap();
     f.apply(&mut batch);
