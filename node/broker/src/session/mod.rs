@@ -466,7 +466,9 @@ impl Session {
                     client.set_rejecting(reject);
                 }
             }
-            QueueEvent::Released { tag, ids, dequeue, .. } => self.released(group, tag, &ids, dequeue, out),
+            QueueEvent::Released { tag, key, ids, dequeue } => {
+                self.released(group, ConsumerHandle { tag, key }, &ids, dequeue, out);
+            }
             QueueEvent::LeaderChanged => {
                 if let Some(client) = self.clients.get_mut(&group) {
                     client.set_rejecting(false);
@@ -507,6 +509,9 @@ impl Session {
         if again && outcome == EnqueueOutcome::UnknownEnqueuer {
             let renewed = self.broker.sessions().register(self.events.clone());
             client.renew(renewed);
+            if !self.dirty.contains(&group) {
+                self.dirty.push(group);
+            }
         }
         if again {
             self.resend(group, Some(leader), now);
@@ -667,7 +672,7 @@ impl Session {
     }
 
     /// The queue took back what a consumer held too long. It ends here and at the queue; late answers mean nothing.
-    fn released(&mut self, group: GroupId, tag: Bytes, ids: &MsgIds, dequeue: bool, out: &mut Vec<Output>) {
+    fn released(&mut self, group: GroupId, handle: ConsumerHandle, ids: &MsgIds, dequeue: bool, out: &mut Vec<Output>) {
         let Some(client) = self.clients.get_mut(&group) else { return };
         let count = ids.runs().iter().map(|run| run.count).sum();
         let queue = Arc::clone(&client.target);
@@ -675,20 +680,24 @@ impl Session {
             out.push(Output::TimedOut { tag: None, queue, count });
             return;
         }
+        // Said again by the next leader; the tag may belong to another consumer by then.
+        let same = |number: &u32| {
+            let consumer = &self.consumers[*number as usize];
+            consumer.group == group && consumer.handle == handle
+        };
+        let Some(number) = self.by_tag.get(&handle.tag).copied().filter(same) else { return };
         self.next_correlation += 1;
-        client.command(self.next_correlation, QueueRequest::Cancel { tag: tag.clone() });
+        client.command(self.next_correlation, QueueRequest::Cancel { tag: handle.tag.clone() });
         if !self.dirty.contains(&group) {
             self.dirty.push(group);
         }
-        let known = self.by_tag.get(&tag).copied().filter(|number| self.consumers[*number as usize].group == group);
-        let Some(number) = known else { return };
-        self.by_tag.remove(&tag);
+        self.by_tag.remove(&handle.tag);
         let consumer = &mut self.consumers[number as usize];
         consumer.cancelled = true;
         if consumer.unanswered == 0 {
             self.consumers.remove(number as usize);
         }
-        out.push(Output::TimedOut { tag: Some(tag), queue, count });
+        out.push(Output::TimedOut { tag: Some(handle.tag), queue, count });
     }
 
     fn queue_gone(&mut self, group: GroupId, out: &mut Vec<Output>) {

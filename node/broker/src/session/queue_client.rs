@@ -311,8 +311,12 @@ impl QueueClient {
             out.push((leader, ToQueue { group: self.group(), from: self.session, items }));
             return;
         }
-        let (publishes, commands): (Vec<_>, Vec<_>) =
-            items.into_iter().partition(|i| matches!(i, QueueItem::Publishes { .. }));
+        let is_enqueuers = |item: &QueueItem| match item {
+            QueueItem::Publishes { .. } => true,
+            QueueItem::Command { request, .. } => *request == QueueRequest::Register,
+            _ => false,
+        };
+        let (publishes, commands): (Vec<_>, Vec<_>) = items.into_iter().partition(is_enqueuers);
         for (from, items) in [(self.enqueuer, publishes), (self.session, commands)] {
             if !items.is_empty() {
                 out.push((leader, ToQueue { group: self.group(), from, items }));
@@ -601,6 +605,42 @@ mod tests {
             }
             all
         }
+    }
+
+    #[test]
+    fn a_queue_that_may_refuse_is_asked_before_the_first_publish_is_sent() {
+        let mut f = Fixture::new();
+        f.client = QueueClient::new(target(), SessionRef::default(), true, f.now);
+        f.publish(1..=2);
+        f.flush(Some(A));
+        assert!(f.publishes().is_empty());
+        // A resend asks again and sends no more than that.
+        f.client.resend(B, f.now, &mut f.sent);
+        assert!(f.publishes().is_empty());
+        let resolved = &mut f.resolved;
+        assert!(!f.client.registered(7, false, &mut |tag, taken| resolved.push((tag, taken))));
+        assert!(f.client.registered(1, false, &mut |tag, taken| resolved.push((tag, taken))));
+        f.client.replied(1, B, f.now);
+        f.flush(None);
+        assert_eq!(f.publishes(), [(B, 1, 2)]);
+        assert!(f.resolved.is_empty());
+    }
+
+    #[test]
+    fn a_queue_that_refuses_gets_nothing() {
+        let mut f = Fixture::new();
+        f.client = QueueClient::new(target(), SessionRef::default(), true, f.now);
+        f.publish(1..=2);
+        f.flush(Some(A));
+        let resolved = &mut f.resolved;
+        assert!(f.client.registered(1, true, &mut |tag, taken| resolved.push((tag, taken))));
+        f.client.replied(1, A, f.now);
+        assert_eq!(f.resolved, [(1, false), (2, false)]);
+        assert!(f.client.is_idle() && !f.client.takes_publishes());
+        f.client.set_rejecting(false);
+        f.publish(3..=3);
+        f.flush(Some(A));
+        assert_eq!(f.publishes(), [(A, 1, 1)]);
     }
 
     #[test]
