@@ -6,7 +6,10 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use warren_proto::batch::{Batch, BatchBuilder};
 use warren_proto::ids::{NodeId, Reference, SessionRef};
-use warren_queues::quorum::{self, Command, Config, Effect, Effects, Encoder, Enqueue, MV2, Meta, Mode, Queue};
+use warren_queues::quorum::{
+    self, Command, Config, DeadLetter, DeadLetterStrategy, Effect, Effects, Encoder, Enqueue, MV2, Meta, Mode,
+    Overflow, Queue,
+};
 use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, MsgIds, Origin, Reply, StoredMessage, classic};
 
 const SESSION: SessionRef = SessionRef { node: NodeId(1 << 60), incarnation: 1 << 61, id: 12 };
@@ -34,9 +37,13 @@ fn id(tag: &'static str) -> ConsumerId {
 }
 
 fn attach(queue: &mut Queue, n: u64, tag: &'static str) -> ConsumerKey {
+    attach_with(queue, n, tag, 1000)
+}
+
+fn attach_with(queue: &mut Queue, n: u64, tag: &'static str, prefetch: u32) -> ConsumerKey {
     let attach = quorum::Attach {
         consumer: id(tag),
-        mode: Mode::SimplePrefetch(1000),
+        mode: Mode::SimplePrefetch(prefetch),
         priority: 0,
         timeout_ms: None,
         default_timeout_ms: None,
@@ -112,6 +119,95 @@ fn quorum_apply(c: &mut Criterion) {
     group.finish();
 }
 
+/// Enqueue, deliver and settle under other conditions: the queue's configuration, how many priorities are in use, how long
+/// each message may wait, and how many are ready already.
+fn quorum_kinds(c: &mut Criterion) {
+    let mut group = c.benchmark_group("quorum, enqueue, deliver, settle");
+    group.throughput(Throughput::Elements(1));
+    for (name, priorities, ttl_ms, backlog) in [
+        ("one priority", 1, None, 0),
+        ("ten priorities", 10, None, 0),
+        ("ten priorities, 10,000 ready", 10, None, 10_000),
+        ("TTL", 1, Some(60_000), 0),
+        ("TTL, ten priorities, 10,000 ready", 10, Some(60_000), 10_000),
+    ] {
+        group.bench_function(name, |b| {
+            let (mut queue, mut fx, mut n, mut seq) = (Queue::new(Config::default()), Effects::new(), 0, 0);
+            let message = message(12);
+            let publish = |seq: u64| {
+                let Command::Enqueue(mut enqueue) = enqueue(seq, &message) else { unreachable!() };
+                (enqueue.priority, enqueue.ttl_ms) = (Some((seq % priorities) as u8), ttl_ms);
+                Command::Enqueue(enqueue)
+            };
+            for _ in 0..backlog {
+                (n, seq) = (n + 1, seq + 1);
+                queue.apply(&meta(n), publish(seq), &mut fx);
+            }
+            n += 1;
+            let key = attach_with(&mut queue, n, "c", 1);
+            // The first message that it holds, if there is a backlog.
+            let mut held = (backlog > 0).then_some(0);
+            b.iter(|| {
+                (n, seq) = (n + 1, seq + 1);
+                queue.apply(&meta(n), publish(seq), &mut fx);
+                held = held.or_else(|| delivered(&fx));
+                n += 1;
+                let ids = MsgIds::from(held.expect("a delivery"));
+                fx.clear();
+                let reply = queue.apply(&meta(n), Command::Settle { consumer: key.into(), ids }, &mut fx);
+                held = delivered(&fx);
+                fx.clear();
+                reply
+            });
+        });
+    }
+    group.finish();
+}
+
+/// The id of the message that was handed out.
+fn delivered(fx: &Effects) -> Option<u64> {
+    fx.iter().find_map(|effect| match effect {
+        Effect::Deliver(deliver) => Some(deliver.messages[0].msg_id),
+        _ => None,
+    })
+}
+
+/// Enqueue, reject, hand to the worker, settle there.
+fn quorum_dead_letters(c: &mut Criterion) {
+    let mut group = c.benchmark_group("quorum, dead letters");
+    group.throughput(Throughput::Elements(1));
+    let to = |strategy| DeadLetter { exchange: "dead".to_owned(), routing_key: None, strategy };
+    for (name, strategy) in
+        [("at most once", DeadLetterStrategy::AtMostOnce), ("at least once", DeadLetterStrategy::AtLeastOnce)]
+    {
+        group.bench_function(name, |b| {
+            let overflow = Overflow::RejectPublish;
+            let config = Config { overflow, dead_letter: Some(to(strategy)), ..Config::default() };
+            let (mut queue, mut fx, mut n, mut seq) = (Queue::new(config), Effects::new(), 2, 0);
+            let message = message(12);
+            let key = attach(&mut queue, 1, "c");
+            queue.apply(&meta(2), Command::DlxAttach { session: SESSION, prefetch: 32 }, &mut fx);
+            b.iter(|| {
+                (n, seq) = (n + 3, seq + 1);
+                fx.clear();
+                queue.apply(&meta(n), enqueue(seq, &message), &mut fx);
+                let ids = MsgIds::from(delivered(&fx).expect("a delivery"));
+                fx.clear();
+                queue.apply(&meta(n + 1), Command::Discard { consumer: key.into(), ids }, &mut fx);
+                let dead = fx.iter().find_map(|effect| match effect {
+                    Effect::DlxDeliver { messages, .. } => Some(messages[0].1.msg_id),
+                    _ => None,
+                });
+                if let Some(id) = dead {
+                    let settle = Command::DlxSettle { session: SESSION, ids: MsgIds::from(id) };
+                    queue.apply(&meta(n + 2), settle, &mut fx);
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
 fn quorum_snapshot(c: &mut Criterion) {
     let mut queue = Queue::new(Config::default());
     let (mut fx, message) = (Effects::new(), message(12));
@@ -166,5 +262,5 @@ fn classic_apply(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, quorum_apply, quorum_snapshot, classic_apply);
+criterion_group!(benches, quorum_apply, quorum_kinds, quorum_dead_letters, quorum_snapshot, classic_apply);
 criterion_main!(benches);

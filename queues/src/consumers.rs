@@ -43,7 +43,8 @@ pub(crate) trait Seated {
 
 #[derive(Debug)]
 pub(crate) struct Consumers<C> {
-    by_key: BTreeMap<ConsumerKey, C>,
+    /// Boxed: a map's nodes are half empty where keys only ascend.
+    by_key: BTreeMap<ConsumerKey, Box<C>>,
     by_id: BTreeMap<ConsumerId, ConsumerKey>,
     service: ServiceQueue,
 }
@@ -60,7 +61,7 @@ impl<C: Seated> Consumers<C> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &C> {
-        self.by_key.values()
+        self.by_key.values().map(Box::as_ref)
     }
 
     pub fn service(&self) -> &ServiceQueue {
@@ -80,19 +81,19 @@ impl<C: Seated> Consumers<C> {
     }
 
     pub fn get(&self, key: ConsumerKey) -> Option<&C> {
-        self.by_key.get(&key)
+        self.by_key.get(&key).map(Box::as_ref)
     }
 
     pub fn get_mut(&mut self, key: ConsumerKey) -> Option<&mut C> {
-        self.by_key.get_mut(&key)
+        self.by_key.get_mut(&key).map(Box::as_mut)
     }
 
     pub fn by_id(&self, id: &ConsumerId) -> Option<&C> {
-        self.by_id.get(id).and_then(|key| self.by_key.get(key))
+        self.by_id.get(id).and_then(|key| self.get(*key))
     }
 
     pub fn by_id_mut(&mut self, id: &ConsumerId) -> Option<&mut C> {
-        self.by_id.get(id).and_then(|key| self.by_key.get_mut(key))
+        self.by_id.get(id).copied().and_then(|key| self.get_mut(key))
     }
 
     /// Adds a consumer whose key and id are new.
@@ -100,7 +101,7 @@ impl<C: Seated> Consumers<C> {
         let Seat { id, key, .. } = consumer.seat();
         let (id, key) = (id.clone(), *key);
         let id = self.by_id.insert(id, key);
-        let old = self.by_key.insert(key, consumer);
+        let old = self.by_key.insert(key, Box::new(consumer));
         debug_assert!(id.is_none() && old.is_none());
     }
 
@@ -111,7 +112,7 @@ impl<C: Seated> Consumers<C> {
         if seat.in_service {
             self.service.remove(seat.priority, key);
         }
-        Some(consumer)
+        Some(*consumer)
     }
 
     /// Makes the service queue agree with what the consumer may be given now. Call it after every change to it.
@@ -129,7 +130,7 @@ impl<C: Seated> Consumers<C> {
 
     /// Changes a consumer's priority; with another one it loses its place in the service queue.
     pub fn set_priority(&mut self, key: ConsumerKey, priority: i32) {
-        let Some(seat) = self.by_key.get_mut(&key).map(C::seat_mut) else { return };
+        let Some(seat) = self.by_key.get_mut(&key).map(|consumer| consumer.seat_mut()) else { return };
         if seat.priority != priority && std::mem::take(&mut seat.in_service) {
             self.service.remove(seat.priority, key);
         }
@@ -139,7 +140,7 @@ impl<C: Seated> Consumers<C> {
     /// The consumer whose turn it is, out of the service queue.
     pub fn next(&mut self) -> Option<&mut C> {
         let key = self.service.pop()?;
-        let consumer = self.by_key.get_mut(&key)?;
+        let consumer = self.get_mut(key)?;
         consumer.seat_mut().in_service = false;
         Some(consumer)
     }

@@ -63,8 +63,9 @@ pub enum Command {
     },
     /// Given back or rejected, and changed. Answers `Ok`; unknown ids and consumers are ignored.
     Modify(Box<Modify>),
-    /// Grants a consumer credit. Answers `Ok`, also for an unknown consumer; a [`CreditReply`](super::CreditReply) follows
-    /// the deliveries.
+    /// Grants a consumer credit. Answers `Ok`, also for a consumer that is unknown or cancelled, or has a prefetch count:
+    /// these take none. Else a [`CreditReply`](super::CreditReply) follows the deliveries; that to a drain comes with a
+    /// later command where one apply cannot hand out all.
     Credit {
         /// The consumer.
         consumer: ConsumerRef,
@@ -108,8 +109,8 @@ pub enum Command {
     UpdateConfig(Config),
     /// A timer fired that an effect had set.
     Timeout(TimerKey),
-    /// Attaches the worker that takes dead messages to their new queues; it replaces an older one. Answers `Ok`, or
-    /// `NotFound` while dead messages are not kept.
+    /// Attaches the worker that takes dead messages to their new queues; it replaces an older one, and gets what that one
+    /// had under new message ids. Answers `Ok`, or `NotFound` while dead messages are not kept.
     DlxAttach {
         /// The worker.
         session: SessionRef,

@@ -50,6 +50,7 @@ pub(super) struct Consumer {
     pub granted: u32,
     /// Messages given to it, a serial number, if it grants its own credit.
     pub delivery_count: u32,
+    /// Whether it asked to give up credit that it cannot use, and has not been told yet.
     pub drain: bool,
 }
 

@@ -75,10 +75,11 @@ impl Queue {
             // The apply stopped at its bound: the rest is handed out before credit is given up.
             return;
         }
-        if consumer.drain && !broken(Defect::DrainNotCounted) {
+        let drain = std::mem::take(&mut consumer.drain);
+        if drain && !broken(Defect::DrainNotCounted) {
             consumer.delivery_count = consumer.delivery_count.wrapping_add(consumer.granted);
         }
-        if consumer.drain {
+        if drain {
             consumer.granted = 0;
         }
         let active = !consumer.waiting;
@@ -91,7 +92,7 @@ impl Queue {
             delivery_count: consumer.delivery_count,
             credit: consumer.granted,
             available: if active { available } else { 0 },
-            drain: consumer.drain,
+            drain,
             active,
         }));
         self.consumers.reschedule(key);
@@ -99,7 +100,7 @@ impl Queue {
 
     /// Answers the drains that an apply left at its bound, where nothing more can be handed out.
     pub(super) fn finish_drains(&mut self, fx: &mut Effects) {
-        let pending = self.consumers.iter().filter(|c| c.drain && c.granted > 0);
+        let pending = self.consumers.iter().filter(|c| c.drain);
         let pending: Vec<_> = pending.map(|c| c.seat.key).collect();
         pending.into_iter().for_each(|key| self.credited(key, fx));
     }

@@ -176,7 +176,7 @@ impl Queue {
             }
             Command::DelayedRetryNow { count } => {
                 self.messages.reclaimed(OTHER_BYTES);
-                self.retry_now(meta, count, fx)
+                self.retry_now(meta, count, &mut budget, fx)
             }
             Command::Continue => {
                 self.messages.reclaimed(OTHER_BYTES);

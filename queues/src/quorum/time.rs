@@ -21,17 +21,20 @@ impl Queue {
 
     /// Makes delayed messages ready that are due, and takes expired ones from every head. Takes from `budget` what it moves.
     pub(super) fn pass_time(&mut self, meta: &Meta, budget: &mut usize, fx: &mut Effects) {
-        while *budget > 0 && self.ready_or_expired(meta, meta.ts_ms, fx).is_some() {
-            *budget -= 1;
+        while *budget > 0
+            && let Some(ready) = self.ready_or_expired(meta, meta.ts_ms, budget, fx)
+        {
+            *budget -= usize::from(ready);
         }
         self.expire(meta, budget, fx);
     }
 
-    /// Makes the first delayed message ready, if its time has come by `until`; one that has expired dies instead. Answers
-    /// whether it is ready, `None` if there was none.
-    fn ready_or_expired(&mut self, meta: &Meta, until: u64, fx: &mut Effects) -> Option<bool> {
+    /// Makes the first delayed message ready, if its time has come by `until`; one that has expired dies instead, as long
+    /// as there is a budget, and else when its turn comes. Answers whether it is ready, `None` if there was none.
+    fn ready_or_expired(&mut self, meta: &Meta, until: u64, budget: &mut usize, fx: &mut Effects) -> Option<bool> {
         let message = self.messages.take_due(until)?;
-        if message.expiry.is_past(meta.ts_ms) {
+        if message.expiry.is_past(meta.ts_ms) && *budget > 0 {
+            *budget -= 1;
             self.bury(DeadReason::Expired, message, fx);
             return Some(false);
         }
@@ -114,13 +117,13 @@ impl Queue {
         self.remove_if_finished(meta, key, fx);
     }
 
-    pub(super) fn retry_now(&mut self, meta: &Meta, count: Option<u64>, fx: &mut Effects) -> Reply {
+    pub(super) fn retry_now(&mut self, meta: &Meta, count: Option<u64>, budget: &mut usize, fx: &mut Effects) -> Reply {
         if meta.version < MV2 {
             return Reply::Unsupported;
         }
         let mut moved = 0;
         while count.is_none_or(|count| moved < count)
-            && let Some(ready) = self.ready_or_expired(meta, u64::MAX, fx)
+            && let Some(ready) = self.ready_or_expired(meta, u64::MAX, budget, fx)
         {
             moved += u64::from(ready);
         }

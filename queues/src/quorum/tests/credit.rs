@@ -116,15 +116,20 @@ fn one_that_waits_is_told_that_nothing_is_available() {
 
 #[test]
 fn a_drain_of_more_than_one_apply_hands_out_is_answered_when_all_is_out() {
-    let mut m = Member::new(MV2);
-    m.fill(16_390);
-    let key = receiver(&mut m, "r", 0);
-    m.apply(Command::Credit { consumer: key.into(), credit: 20_000, delivery_count: 0, drain: true });
-    assert_eq!((m.delivered().len(), m.fx.len()), (16_384, 1));
-    m.apply(Command::Continue);
-    assert_eq!(m.delivered().len(), 6);
-    let Some(Effect::CreditReply(reply)) = m.effects().pop() else { panic!() };
-    assert_eq!((reply.delivery_count, reply.credit, reply.drain), (20_000, 0, true));
+    for (more, credit) in [(6, 20_000), (10, 16_394)] {
+        let mut m = Member::new(MV2);
+        m.fill(16_384 + more);
+        let key = receiver(&mut m, "r", 0);
+        m.apply(Command::Credit { consumer: key.into(), credit, delivery_count: 0, drain: true });
+        assert_eq!((m.delivered().len(), m.fx.len()), (16_384, 1));
+        m.queue = Queue::decode_state(&m.queue.encode_state()).unwrap();
+        m.apply(Command::Continue);
+        assert_eq!(m.delivered().len(), more);
+        let Some(Effect::CreditReply(reply)) = m.effects().pop() else { panic!() };
+        assert_eq!((reply.delivery_count, reply.credit, reply.drain), (credit, 0, true));
+        m.apply(Command::Continue);
+        assert_eq!(m.effects(), []);
+    }
 }
 
 #[test]

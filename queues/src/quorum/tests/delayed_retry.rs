@@ -132,6 +132,26 @@ fn a_delayed_message_that_has_expired_dies_when_its_time_comes() {
 }
 
 #[test]
+fn many_that_have_expired_die_in_pieces() {
+    let config = Config { message_ttl_ms: Some(50), dead_letter: dead_letter(false), ..Config::default() };
+    let mut m = Member::with(MV2, config);
+    m.fill(16_384 + 5);
+    let key = m.attach(&consumer(1, "c"), 20_000);
+    m.apply(Command::Continue);
+    m.apply(Command::Cancel { consumer: key.into() });
+    let mut all = MsgIds::new();
+    all.push_run(crate::Run { start: 0, count: 20_000 });
+    m.apply(modify(key, all, false, Some(m.ts_ms + 1000)));
+    assert_eq!(m.queue.overview().delayed, 16_384 + 5);
+    m.ts_ms += 50;
+    assert_eq!(m.apply(Command::DelayedRetryNow { count: None }), Reply::Retried { count: 5 });
+    // The timer that was set when they were published goes off now.
+    assert_eq!(died(&m).len(), 16_384);
+    m.apply(Command::Timeout(TimerKey::ExpireMessages));
+    assert_eq!((died(&m).len(), m.queue.overview().messages), (5, 0));
+}
+
+#[test]
 fn the_delivery_limit_is_looked_at_before_a_delay() {
     let mut m = queue(RetryOn::All, 100, 100);
     m.apply(Command::UpdateConfig(Config { delivery_limit: Some(0), ..m.queue.config().clone() }));
