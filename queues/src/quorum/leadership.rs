@@ -15,6 +15,7 @@ impl Queue {
         for (session, state) in self.sessions.iter() {
             greet(*session, state, fx);
         }
+        self.consumers.iter().for_each(|consumer| remind(consumer, fx));
         self.arm_timers(fx);
         let armed = [(TimerKey::ExpireMessages, self.armed_expiry), (TimerKey::ConsumerDeadlines, self.armed_deadline)];
         for (key, at) in armed {
@@ -64,6 +65,16 @@ pub(super) fn greet(session: SessionRef, state: &Session, fx: &mut Effects) {
     fx.push(Effect::LeaderChange(session));
     if state.enqueuer.is_some_and(|enqueuer| enqueuer.blocked) {
         fx.push(Effect::QueueStatus { session, reject: true });
+    }
+}
+
+/// Tells a consumer's session again what was taken from it and not answered: it would wait for messages in vain.
+pub(super) fn remind(consumer: &Consumer, fx: &mut Effects) {
+    if !consumer.timed_out.is_empty() {
+        let id = &consumer.seat.id;
+        let ids = consumer.timed_out.iter().copied().collect();
+        let (session, tag, key) = (id.session, id.tag.clone(), consumer.seat.key);
+        fx.push(Effect::Released { session, tag, key, ids, dequeue: false });
     }
 }
 

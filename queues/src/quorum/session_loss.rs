@@ -4,7 +4,7 @@ use warren_proto::ids::{NodeId, SessionRef};
 
 use super::Reply;
 use super::effects::{Effect, Effects, TimerKey};
-use super::leadership::greet;
+use super::leadership::{greet, remind};
 use super::state::{Meta, Queue};
 use super::version::MV2;
 use crate::consumer::ConsumerKey;
@@ -110,6 +110,9 @@ impl Queue {
         }
         for key in self.consumers.of_node(node) {
             self.unsuspect(key, fx);
+            if let Some(consumer) = self.consumers.get(key) {
+                remind(consumer, fx);
+            }
         }
         Reply::Ok
     }

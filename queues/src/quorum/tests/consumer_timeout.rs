@@ -153,3 +153,22 @@ fn version_1_lets_consumers_hold_messages_as_long_as_they_like() {
     pass(&mut m, 5000);
     assert_eq!(released(&m), []);
 }
+
+#[test]
+fn a_new_leader_and_a_node_that_is_back_say_again_what_was_taken() {
+    let mut m = queue(Some(1000));
+    m.publish(2);
+    let key = m.attach(&consumer(1, "c"), 2);
+    pass(&mut m, 1000);
+    let mut fx = Effects::new();
+    m.queue.become_leader(&mut fx);
+    let told = |effect: &Effect| matches!(effect, Effect::Released { key: of, dequeue: false, .. } if *of == key);
+    assert_eq!(fx.iter().filter(|effect| told(effect)).count(), 1);
+    m.apply(down(session(1, 1), SessionLoss::NoConnection));
+    assert_eq!(released(&m), []);
+    m.apply(Command::NodeUp { node: NodeId(1) });
+    assert_eq!(released(&m), [(key, vec![0, 1], false)]);
+    m.settle(key, [0, 1]);
+    m.apply(Command::NodeUp { node: NodeId(1) });
+    assert_eq!(released(&m), []);
+}

@@ -224,6 +224,8 @@ impl Model {
                 // Its sessions are told anew what they are to know.
                 let blocked = self.enqueuers.iter().filter(|(session, enq)| session.node == *node && enq.blocked);
                 self.out.status.extend(blocked.map(|(session, _)| (*session, true)));
+                let late = self.consumers.iter().filter(|c| c.id.session.node == *node && !c.timed_out.is_empty());
+                self.out.released.extend(late.map(|c| (c.key, c.timed_out.iter().copied().collect(), false)));
                 Reply::Ok
             }
             Command::PurgeNodes { nodes } => {
