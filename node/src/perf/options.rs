@@ -59,6 +59,9 @@ pub struct Options {
     /// Whether messages are persistent
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub persistent: bool,
+    /// Priorities that messages have in turn, from 0 on; 0: they have none
+    #[arg(long, default_value_t = 0)]
+    pub priorities: u8,
     /// Only publishes; the queues are kept
     #[arg(long, conflicts_with = "no_publish")]
     pub no_consume: bool,
@@ -184,6 +187,7 @@ impl Options {
             queues: share(index, producers),
             size: self.size,
             persistent: self.persistent,
+            priorities: self.priorities,
             window: self.window,
             interval: self.rate.map(|rate| producers as f64 * 1e9 / rate),
             messages: self.messages.map(|messages| part(messages, index, producers)),

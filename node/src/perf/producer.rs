@@ -35,6 +35,8 @@ pub struct ProducerPlan {
     pub size: usize,
     /// Whether messages are persistent.
     pub persistent: bool,
+    /// Priorities that they have in turn; 0: none.
+    pub priorities: u8,
     /// Unconfirmed messages at most; 0: no confirms.
     pub window: usize,
     /// Nanoseconds between messages in an open loop; `None`: as fast as the window allows.
@@ -146,10 +148,15 @@ async fn session(
     if confirms {
         connection.confirm().await?;
     }
-    let publications: Vec<Publication> = plan
-        .queues
-        .iter()
-        .map(|queue| Publication::new(queue, plan.size, plan.persistent, connection.frame_max))
+    let priorities: Vec<Option<u8>> = match plan.priorities {
+        0 => vec![None],
+        count => (0..count).map(Some).collect(),
+    };
+    // Each queue in turn with one priority, then with the next.
+    let publications: Vec<Publication> = priorities
+        .into_iter()
+        .flat_map(|priority| plan.queues.iter().map(move |queue| (queue, priority)))
+        .map(|(queue, priority)| Publication::new(queue, plan.size, plan.persistent, priority, connection.frame_max))
         .collect();
     let mut window = Window { first: 1, ..Window::default() };
     let result = publish(&mut connection, &publications, plan, bodies, run, start, sent, &mut window, latencies).await;

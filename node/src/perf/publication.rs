@@ -51,17 +51,19 @@ pub struct Publication {
 
 impl Publication {
     /// Lays out messages of `size` bytes to `queue`, through the default exchange.
-    pub fn new(queue: &str, size: usize, persistent: bool, frame_max: u32) -> Self {
+    pub fn new(queue: &str, size: usize, persistent: bool, priority: Option<u8>, frame_max: u32) -> Self {
         let mut head = BytesMut::new();
         BasicPublish { routing_key: ShortStr::truncated(queue), ..Default::default() }.write_frame(CHANNEL, &mut head);
         let mut head = head.to_vec();
         let delivery_mode = if persistent { 2 } else { 1 };
-        let mut header = Vec::with_capacity(15);
+        let mut header = Vec::with_capacity(16);
         header.extend_from_slice(&60u16.to_be_bytes());
         header.extend_from_slice(&0u16.to_be_bytes());
         header.extend_from_slice(&(size as u64).to_be_bytes());
-        header.extend_from_slice(&0x1000u16.to_be_bytes());
+        let flags = if priority.is_some() { 0x1800u16 } else { 0x1000 };
+        header.extend_from_slice(&flags.to_be_bytes());
         header.push(delivery_mode);
+        header.extend(priority);
         frame_head(&mut head, FrameKind::Header, header.len());
         head.extend_from_slice(&header);
         head.push(FRAME_END);
@@ -97,12 +99,12 @@ fn frame_head(out: &mut Vec<u8>, kind: FrameKind, size: usize) {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use warren_proto::amqp091::{ContentHeader, FrameLimits, Method};
+    use warren_proto::amqp091::{ContentHeader, FrameLimits, Method, PropertiesRef};
 
     use super::*;
 
     fn frames(size: usize, frame_max: u32) -> Vec<(FrameKind, Bytes)> {
-        let publication = Publication::new("q", size, true, frame_max);
+        let publication = Publication::new("q", size, true, Some(9), frame_max);
         let mut out = Vec::new();
         publication.write(&mut out, &Bodies::new(size), 7, 0x0102_0304_0506_0708);
         FrameLimits::new(frame_max)
@@ -120,7 +122,10 @@ mod tests {
         assert_eq!(frames.len(), 3);
         let Method::BasicPublish(publish) = Method::decode(&frames[0].1).unwrap() else { panic!() };
         assert_eq!(publish.routing_key.as_str(), "q");
-        assert_eq!(ContentHeader::decode(&frames[1].1).unwrap().body_size, 12);
+        let header = ContentHeader::decode(&frames[1].1).unwrap();
+        assert_eq!(header.body_size, 12);
+        let properties = PropertiesRef::parse(&header.properties).unwrap();
+        assert_eq!((properties.priority(), properties.delivery_mode()), (Some(9), Some(2)));
         assert_eq!(&frames[2].1[..], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 7]);
     }
 
