@@ -7,13 +7,19 @@ import os
 import time
 
 from celery import Celery
-from kombu import Queue
+from kombu import Exchange, Queue
 
 app = Celery("tasks", broker=os.environ["CELERY_BROKER"])
 queue = os.environ["CELERY_QUEUE"]
 app.conf.update(
     task_default_queue=queue,
-    task_queues=[Queue(queue, durable=True, queue_arguments={"x-queue-type": "quorum"})],
+    # a topic exchange: only through such a one can retries wait in the broker (Celery's native delayed delivery)
+    task_queues=[
+        Queue(queue, Exchange(queue, "topic"), routing_key=queue, queue_arguments={"x-queue-type": "quorum"}),
+    ],
+    task_default_exchange=queue,
+    task_default_exchange_type="topic",
+    task_default_routing_key=queue,
     task_default_queue_type="quorum",
     worker_detect_quorum_queues=True,
     broker_transport_options={"confirm_publish": True},

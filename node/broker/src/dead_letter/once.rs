@@ -113,6 +113,7 @@ async fn run(shared: Arc<DeadLetters>, group: GroupId, mut posts: mpsc::Unbounde
                 Some(SessionEvent::Missed { .. } | SessionEvent::Close(_)) => {}
                 None => break,
             },
+            // It runs for as long as there are messages, and a little longer.
             _ = tick.tick() => {
                 session.tick(&mut unused);
                 if idle_since.elapsed() >= IDLE && !session.is_waiting() {

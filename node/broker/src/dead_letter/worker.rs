@@ -125,7 +125,8 @@ async fn run(shared: Arc<DeadLetters>, group: GroupId, mut posts: mpsc::Unbounde
                 Some(SessionEvent::Missed { .. } | SessionEvent::Close(_)) => {}
                 None => break,
             },
-            _ = tick.tick() => {
+            // A queue whose messages do not die costs nothing.
+            _ = tick.tick(), if state.is_at_work() => {
                 state.session.tick(&mut unused);
                 state.retry();
             }
@@ -147,6 +148,11 @@ fn is_own(to: &ToSession) -> bool {
 }
 
 impl State {
+    /// Whether anything is on its way, or waits for its time.
+    fn is_at_work(&self) -> bool {
+        !self.messages.is_empty() || self.asked.is_some() || self.session.is_waiting()
+    }
+
     fn broker(&self) -> &Broker {
         &self.source.broker
     }

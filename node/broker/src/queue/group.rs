@@ -763,7 +763,8 @@ impl StateMachine for QuorumMachine {
         if !self.owed.is_empty() || self.configure_at == 0 {
             return Some(0);
         }
-        let at_work = self.queue.sessions().next().is_some() || self.worker.is_some();
+        let lost_worker = self.worker.as_ref().is_some_and(|worker| !worker.is_alive());
+        let at_work = self.queue.sessions().next().is_some() || lost_worker;
         let recheck = at_work.then_some(self.rechecked_at + RESTING_RECHECK_MS);
         let unused = self.queue.expires_at().map(|at| at.max(self.unused_said_at + RESTING_RECHECK_MS));
         let configure = self.unconfigured.then_some(self.configure_at);
