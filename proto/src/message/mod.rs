@@ -246,13 +246,14 @@ impl Message {
 
     /// The same body and properties under another exchange and key.
     pub fn readdressed(&self, exchange: &str, routing_key: &[u8]) -> Self {
-        Message::new(&mut BytesMut::new(), exchange, routing_key, self.property_block(), self.body.clone())
+        let (block, body) = (self.property_block(), self.body.clone());
+        Message::of_format(self.head[0], &mut BytesMut::new(), exchange, routing_key, block, body)
     }
 
     /// The same message with another property block.
     pub fn with_property_block(&self, block: &[u8]) -> Self {
         let body = self.body.clone();
-        Message::new(&mut BytesMut::new(), self.exchange(), self.routing_key(), block, body)
+        Message::of_format(self.head[0], &mut BytesMut::new(), self.exchange(), self.routing_key(), block, body)
     }
 
     /// The same message without its `BCC` header: what is stored.

@@ -103,6 +103,17 @@ fn reply_to_and_address_can_be_rewritten() {
 }
 
 #[test]
+fn a_dead_lettered_message_stays_known_as_one() {
+    let block = Properties::persistent().to_bytes();
+    let message = Message::dead_lettered("dlx", b"k", &block, Bytes::from_static(b"body"));
+    assert!(message.is_dead_lettered());
+    let read = Message::parse(stored(&message)).unwrap();
+    assert_eq!(read, message);
+    assert!(read.readdressed("other", b"k").with_headers(&[("a", FieldValue::Bool(true))]).is_dead_lettered());
+    assert!(!self::message(&Properties::default()).is_dead_lettered());
+}
+
+#[test]
 fn forms_of_other_binaries_are_refused() {
     let data = stored(&message(&Properties::default()));
     let with = |at: usize, byte: u8| {
@@ -110,7 +121,8 @@ fn forms_of_other_binaries_are_refused() {
         data[at] = byte;
         Message::parse(data.into())
     };
-    assert_eq!(with(0, 2), Err(MessageError::Format(2)));
+    assert_eq!(with(0, 3), Err(MessageError::Format(3)));
+    assert_eq!(with(0, 0), Err(MessageError::Format(0)));
     assert_eq!(with(1, 9), Err(MessageError::Protocol(9)));
     assert_eq!(with(3, 0xff), Err(MessageError::Head));
     for cut in 0..data.len() - 4 {
