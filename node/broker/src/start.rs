@@ -842,10 +842,17 @@ async fn delete_abandoned(broker: Weak<Broker>, mut left: mpsc::UnboundedReceive
     }
 }
 
+/// How long it counts that a queue was unused.
+const UNUSED_FOR: Duration = Duration::from_secs(2);
+
 /// Deletes queues that nobody has used for as long as they are to live without.
-async fn delete_unused(broker: Weak<Broker>, mut unused: mpsc::UnboundedReceiver<GroupId>) {
-    while let Some(group) = unused.recv().await {
+async fn delete_unused(broker: Weak<Broker>, mut unused: mpsc::UnboundedReceiver<(GroupId, Instant)>) {
+    while let Some((group, noted)) = unused.recv().await {
         let Some(broker) = broker.upgrade() else { return };
+        if noted.elapsed() > UNUSED_FOR {
+            // Somebody may use it by now. If not, its leader says so again.
+            continue;
+        }
         let Some(queue) = broker.metadata.queue_of_group(group) else { continue };
         match broker.delete_queue(&queue).await {
             Ok(()) => {

@@ -5,7 +5,7 @@ use warren_proto::ids::{NodeId, SessionRef};
 use super::consumer::{Consumer, delivered};
 use super::effects::{Delivered, Effect, Effects, TimerKey};
 use super::state::Queue;
-use crate::consumer::ConsumerRef;
+use crate::consumer::{ConsumerKey, ConsumerRef};
 use crate::effects::Deliver;
 use crate::sessions::Session;
 
@@ -49,6 +49,11 @@ impl Queue {
                 messages: held(consumer).collect(),
             }));
         }
+    }
+
+    /// The key of a consumer, also of one that was cancelled and still holds messages.
+    pub fn key_of(&self, consumer: &ConsumerRef) -> Option<ConsumerKey> {
+        self.consumers.key_of(consumer)
     }
 
     /// What a consumer holds, from message id `from` on, ascending: for a session that missed a delivery.

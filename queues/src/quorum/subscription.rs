@@ -68,6 +68,8 @@ impl Queue {
             // It may keep what it holds, but its turn is over if another one has taken it.
             consumer.waiting = self.config.single_active && another_active;
         }
+        // It begins anew: nobody will answer what was taken from it before.
+        consumer.timed_out.clear();
         // What it is given from now on belongs behind the answer to this attach.
         consumer.seat.slot = DeliverSlot::default();
         self.consumers.set_priority(key, attach.priority);

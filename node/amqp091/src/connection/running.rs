@@ -175,10 +175,13 @@ impl Running {
         loop {
             let listening = !self.link.is_clogged();
             tokio::select! {
-                wake = self.link.wait() => match wake? {
-                    Wake::Received => self.received().await?,
-                    Wake::Wrote => self.resume().await?,
-                },
+                wake = self.link.wait() => {
+                    match wake? {
+                        Wake::Received => self.received().await?,
+                        Wake::Wrote => self.resume().await?,
+                    }
+                    self.end_faulty().await?;
+                }
                 event = self.events.recv(), if listening => {
                     if let Some(event) = event {
                         self.event(event)?;
@@ -299,7 +302,10 @@ impl Running {
     /// Ends the channels whose queues have said something that a client can be told in no other way.
     async fn end_faulty(&mut self) -> Result<(), End> {
         while let Some((number, error)) = self.faulty.pop() {
-            self.fault(number, error).await?;
+            // One fault ends a channel; what follows from others there goes with it.
+            if matches!(self.channels.get(&number), Some(Slot::Open(_))) {
+                self.fault(number, error).await?;
+            }
         }
         Ok(())
     }

@@ -132,10 +132,7 @@ async fn publish(shared: &DeadLetters, source: &mut Source, session: &mut Sessio
     let Post { reason, to, messages, pinned, waiting } = post;
     let mut messages = messages.into_iter();
     loop {
-        let chunk = source.load(&mut messages).await;
-        if chunk.is_empty() {
-            break;
-        }
+        let Some(chunk) = source.load(&mut messages).await.filter(|chunk| !chunk.is_empty()) else { break };
         for delivery in chunk {
             let rewritten = stored(&delivery).and_then(|body| source.rewritten(body, reason, &to));
             let routed = rewritten.as_ref().map(|rewritten| source.route(rewritten, reason));

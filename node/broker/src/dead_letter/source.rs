@@ -45,9 +45,8 @@ impl Source {
         Some(Source { broker, group, vhost, name, told: FxHashSet::default() })
     }
 
-    /// Reads the bodies of the first of `messages`, as many as are to be in memory at a time. Those that are no longer
-    /// stored are left out.
-    pub async fn load(&self, messages: &mut impl Iterator<Item = Delivery>) -> Vec<Delivery> {
+    /// Reads the bodies of the first of `messages`, as many as are to be in memory at a time. `None` if that went wrong.
+    pub async fn load(&self, messages: &mut impl Iterator<Item = Delivery>) -> Option<Vec<Delivery>> {
         let mut bytes = 0;
         let mut chunk = Vec::new();
         while chunk.len() < CHUNK && bytes < CHUNK_BYTES {
@@ -61,9 +60,9 @@ impl Source {
                 load_bodies(group, &mut chunk, &entries);
                 chunk
             });
-            chunk = loading.await.unwrap_or_default();
+            chunk = loading.await.ok()?;
         }
-        chunk
+        Some(chunk)
     }
 
     /// The dead message in its new form. `None`, and a line in the log, if it cannot be read.

@@ -111,7 +111,12 @@ async fn run(shared: Arc<DeadLetters>, group: GroupId, mut posts: mpsc::Unbounde
     loop {
         tokio::select! {
             post = posts.recv() => match post {
-                Some(Post::Deliver { session, to, messages }) => state.take(session, &to, messages).await,
+                Some(Post::Deliver { session, to, messages }) => {
+                    if !state.take(session, &to, messages).await {
+                        // The next one gets them again.
+                        break;
+                    }
+                }
                 None => break,
             },
             event = receiver.recv() => match event {
@@ -184,22 +189,24 @@ impl State {
         }
     }
 
-    /// Takes what the queue handed out.
-    async fn take(&mut self, session: SessionRef, to: &DeadLetter, messages: Vec<(DeadReason, Delivery)>) {
+    /// Takes what the queue handed out. False if it cannot be read here now.
+    async fn take(&mut self, session: SessionRef, to: &DeadLetter, messages: Vec<(DeadReason, Delivery)>) -> bool {
         if session != self.session.id() {
-            return;
+            return true;
         }
         let reasons: Vec<DeadReason> = messages.iter().map(|(reason, _)| *reason).collect();
         let mut reasons = reasons.into_iter();
         let mut messages = messages.into_iter().map(|(_, message)| message);
         loop {
-            let chunk = self.source.load(&mut messages).await;
+            let Some(chunk) = self.source.load(&mut messages).await else { return false };
             if chunk.is_empty() {
-                return;
+                return true;
             }
             for (delivery, reason) in chunk.into_iter().zip(reasons.by_ref()) {
-                // One that this member cannot read stays with the queue, for another leader's worker.
-                let Some(body) = stored(&delivery) else { continue };
+                let Some(body) = stored(&delivery) else {
+                    tracing::warn!(queue = %self.source.name, "a dead message cannot be read now; it is tried again");
+                    return false;
+                };
                 let Some(rewritten) = self.source.rewritten(body, reason, to) else {
                     // Said in the log; no worker will ever be able to read it.
                     self.arrived.push(delivery.msg_id);
@@ -259,11 +266,15 @@ impl State {
         let Some((msg_id, queue)) = self.publishes.remove(&tag) else { return };
         let Some(dead) = self.messages.get_mut(&msg_id) else { return };
         dead.sent.retain(|other| !same(other, &queue));
-        if !taken {
+        // To publishers, a queue that is deleted counts as one that has taken everything. Nothing has arrived there.
+        let deleted = !self.source.broker.metadata().has_queue(queue.group);
+        if taken && !deleted {
+            dead.confirmed.push(queue);
+        }
+        if dead.confirmed.is_empty() {
             // Tried again when its time has come.
             return;
         }
-        dead.confirmed.push(queue);
         if dead.sent.is_empty() {
             let confirmed: FxHashSet<GroupId> = dead.confirmed.iter().map(|queue| queue.group).collect();
             let left = match self.source.route(&dead.rewritten, dead.reason) {

@@ -61,8 +61,8 @@ pub struct GroupContext {
     pub is_deleted: Box<dyn Fn(GroupId) -> bool + Send + Sync>,
     /// The way of dead messages.
     pub dead_letters: Arc<DeadLetters>,
-    /// Where groups are named whose queues are to be deleted because nobody uses them.
-    pub unused: tokio::sync::mpsc::UnboundedSender<GroupId>,
+    /// Where groups are named whose queues are to be deleted because nobody uses them, and when that was so.
+    pub unused: tokio::sync::mpsc::UnboundedSender<(GroupId, std::time::Instant)>,
     /// How the metadata says that this group's queue is configured; `None` where it does not know.
     pub configuration: Box<dyn Fn(GroupId) -> Option<Config> + Send + Sync>,
     /// Told by a group's leader of nodes with sessions at its queue that are still out of reach. If one has left the cluster,
@@ -201,7 +201,7 @@ impl QuorumMachine {
 
     fn redeliver(&self, session: SessionRef, tag: Bytes, from_msg_id: u64, cx: &GroupCx<'_>) {
         let consumer = ConsumerRef::Id(ConsumerId { session, tag: tag.clone() });
-        let key = self.queue.consumers().find(|c| c.id.session == session && c.id.tag == tag).map(|c| c.key);
+        let key = self.queue.key_of(&consumer);
         let mut bodies = Bodies::new(cx, None);
         let mut room = Room::new(DELIVERY_BYTES);
         let messages =
@@ -268,9 +268,9 @@ impl QuorumMachine {
                 Effect::Demonitor(session) => {
                     self.monitored.remove(&session);
                 }
+                // Of an entry, these were said before the publishes were confirmed that made the queue full.
+                Effect::LeaderChange(_) | Effect::QueueStatus { .. } if batch.is_some() => {}
                 Effect::LeaderChange(session) => self.say(session, cx, QueueEvent::LeaderChanged),
-                // Of an entry, it was said before the publishes were confirmed that made the queue full.
-                Effect::QueueStatus { .. } if batch.is_some() => {}
                 Effect::QueueStatus { session, reject } => self.say(session, cx, QueueEvent::Status { reject }),
                 Effect::Released { session, tag, key, ids, dequeue } => {
                     self.say(session, cx, QueueEvent::Released { tag, key: Reference(key.0), ids, dequeue });
@@ -325,8 +325,10 @@ impl QuorumMachine {
             return;
         };
         let indexes = messages.iter().map(|m| m.reference.index()).collect();
-        // What is not in memory is read when its turn comes.
+        // Read when its turn comes: much can die at once.
+        let lean = std::mem::replace(&mut bodies.lean, true);
         let messages = messages.iter().map(|m| bodies.delivery(m)).collect();
+        bodies.lean = lean;
         let shared = &self.context.dead_letters;
         self.outlet.publish(shared, cx.group, reason, to, messages, (&self.pins, indexes));
     }
@@ -359,7 +361,7 @@ impl QuorumMachine {
                 self.owed.push(Command::Continue);
                 return;
             }
-            let _ = self.context.unused.send(cx.group);
+            let _ = self.context.unused.send((cx.group, std::time::Instant::now()));
         }
     }
 
@@ -647,6 +649,8 @@ impl StateMachine for QuorumMachine {
         let mut awaited = awaited.into_iter().peekable();
         let mut bodies = Bodies::new(cx, Some((entry.index, &entry.batch)));
         let mut confirms = Confirms::default();
+        // What a worker has in hand is not true any more: the next one gets what there is.
+        let mut stale_worker = false;
         for (position, bytes) in entry.batch.iter().enumerate() {
             let meta = Meta {
                 reference: Reference::new(entry.index, position as u16),
@@ -657,6 +661,11 @@ impl StateMachine for QuorumMachine {
             let mut origin = None;
             let reply = match Command::decode(entry.version, bytes) {
                 Ok(command) => {
+                    stale_worker |= match &command {
+                        Command::Purge => true,
+                        Command::UpdateConfig(config) => config.dead_letter != self.queue.config().dead_letter,
+                        _ => false,
+                    };
                     if let Command::Enqueue(enqueue) = &command {
                         origin = enqueue.origin;
                     }
@@ -678,8 +687,12 @@ impl StateMachine for QuorumMachine {
         }
         if speaks {
             for effect in self.fx.iter() {
-                if let Effect::QueueStatus { session, reject } = effect {
-                    self.say(*session, cx, QueueEvent::Status { reject: *reject });
+                match effect {
+                    Effect::LeaderChange(session) => self.say(*session, cx, QueueEvent::LeaderChanged),
+                    Effect::QueueStatus { session, reject } => {
+                        self.say(*session, cx, QueueEvent::Status { reject: *reject });
+                    }
+                    _ => {}
                 }
             }
         }
@@ -687,6 +700,9 @@ impl StateMachine for QuorumMachine {
             self.say(session, cx, QueueEvent::Enqueued { first_seq, last_seq, outcome });
         }
         if entry.live {
+            if stale_worker && speaks && self.worker.is_some() {
+                self.set_worker(self.queue.config().at_least_once(), cx);
+            }
             self.perform(Some((entry.index, &entry.batch)), cx);
             if speaks && self.queue.work_owed() && !self.owed.contains(&Command::Continue) {
                 self.owed.push(Command::Continue);
@@ -768,7 +784,12 @@ impl StateMachine for QuorumMachine {
         let recheck = at_work.then_some(self.rechecked_at + RESTING_RECHECK_MS);
         let unused = self.queue.expires_at().map(|at| at.max(self.unused_said_at + RESTING_RECHECK_MS));
         let configure = self.unconfigured.then_some(self.configure_at);
-        self.timers.values().min().copied().into_iter().chain(recheck).chain(unused).chain(configure).min()
+        let expiry = self.outlet.is_crowded().then_some(self.rechecked_at + RECHECK_MS);
+        let timers = self.timers.iter().map(|(key, at)| match (key, expiry) {
+            (TimerKey::ExpireMessages, Some(later)) => later.max(*at),
+            _ => *at,
+        });
+        timers.min().into_iter().chain(recheck).chain(unused).chain(configure).min()
     }
 
     fn reclaimable_bytes(&self) -> u64 {

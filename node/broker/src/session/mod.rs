@@ -717,12 +717,24 @@ impl Session {
         let groups: Vec<GroupId> =
             self.clients.iter().filter(|(_, c)| c.leader() == Some(node)).map(|(g, _)| *g).collect();
         for group in groups {
+            self.recheck(group, now);
             if self.clients.get(&group).is_some_and(|c| !c.is_idle()) {
                 self.resend(group, Some(node), now);
             }
             self.ask_again(group, node);
         }
         self.send();
+    }
+
+    /// Asks a queue again whether it takes publishes.
+    fn recheck(&mut self, group: GroupId, now: Instant) {
+        if let Some(client) = self.clients.get_mut(&group) {
+            self.next_correlation += 1;
+            client.recheck(self.next_correlation, now);
+            if !self.dirty.contains(&group) {
+                self.dirty.push(group);
+            }
+        }
     }
 
     /// To be called a few times a second while [`needs_tick`](Self::needs_tick). What it means for the client goes to
@@ -738,6 +750,10 @@ impl Session {
             .collect();
         for group in gone {
             self.queue_gone(group, out);
+        }
+        let doubtful = self.clients.iter().filter(|(_, client)| client.doubts_refusal(now)).map(|(group, _)| *group);
+        for group in doubtful.collect::<Vec<_>>() {
+            self.recheck(group, now);
         }
         let mut again = Vec::new();
         for (group, client) in &mut self.clients {
@@ -760,7 +776,7 @@ impl Session {
 
     /// Whether something waits for an answer, or for messages.
     pub fn needs_tick(&self) -> bool {
-        !self.by_tag.is_empty() || self.clients.values().any(|c| !c.is_idle())
+        !self.by_tag.is_empty() || self.clients.values().any(|c| !c.is_idle() || c.is_rejecting())
     }
 
     /// Ends the session: what it published is still brought to its queues, then its consumers end and their unanswered

@@ -92,6 +92,9 @@ pub struct QueueClient {
     registration: Registration,
     /// The queue is over its limit: what is published now is refused.
     rejecting: bool,
+    /// Whether it still is was asked, in a command of this correlation.
+    rechecking: Option<u64>,
+    rechecked: Instant,
     /// How often the first pending publish was sent without a refusal: each may have proposed it.
     attempts: u32,
     waiting_since: Option<Instant>,
@@ -126,6 +129,8 @@ impl QueueClient {
             registered: false,
             registration: if may_refuse { Registration::Needed } else { Registration::ByPublishing },
             rejecting: false,
+            rechecking: None,
+            rechecked: now,
             attempts: 0,
             waiting_since: None,
             heard: now,
@@ -162,16 +167,41 @@ impl QueueClient {
 
     /// The queue knows the publisher. What waited for that is refused, or can be sent. False if nobody asked.
     pub fn registered(&mut self, correlation: u64, reject: bool, resolved: Resolutions<'_>) -> bool {
+        if self.rechecking == Some(correlation) {
+            self.rechecking = None;
+            self.rejecting = reject;
+            return true;
+        }
         if self.registration != Registration::Asked(correlation) {
             return false;
         }
         self.registration = Registration::Done;
         self.registered = true;
         self.rejecting = reject;
+        self.rechecked = self.heard;
         if reject {
             self.refuse_pending(resolved);
         }
         true
+    }
+
+    /// Word of the queue's limit may have been lost: asks again, with the next request.
+    pub fn recheck(&mut self, correlation: u64, now: Instant) {
+        if self.registration == Registration::Done && self.rechecking.is_none() && !self.gone {
+            self.rechecking = Some(correlation);
+            self.rechecked = now;
+            self.command(correlation, QueueRequest::Register);
+        }
+    }
+
+    /// Whether it is time to ask whether the queue still refuses.
+    pub fn doubts_refusal(&self, now: Instant) -> bool {
+        self.rejecting && now.duration_since(self.rechecked) >= RESEND_AFTER
+    }
+
+    /// Whether publishes are refused at the queue's word.
+    pub fn is_rejecting(&self) -> bool {
+        self.rejecting && !self.gone
     }
 
     fn refuse_pending(&mut self, resolved: Resolutions<'_>) {
@@ -475,7 +505,8 @@ impl QueueClient {
             return false;
         }
         let waited = self.waiting_since.is_some_and(|since| now.duration_since(since) >= FIRST_LEADER);
-        if waited && !self.registered && self.attempts == 0 && self.leader.is_none() && !self.pending.is_empty() {
+        let unasked = self.leader.is_none() || matches!(self.registration, Registration::Asked(_));
+        if waited && !self.registered && self.attempts == 0 && unasked && !self.pending.is_empty() {
             self.refuse_pending(resolved);
             self.waiting_since = None;
         }

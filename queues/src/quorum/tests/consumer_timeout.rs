@@ -172,3 +172,17 @@ fn a_new_leader_and_a_node_that_is_back_say_again_what_was_taken() {
     m.apply(Command::NodeUp { node: NodeId(1) });
     assert_eq!(released(&m), []);
 }
+
+#[test]
+fn a_consumer_that_attaches_again_is_served_again() {
+    let mut m = queue(Some(1000));
+    m.publish(2);
+    let key = m.attach(&consumer(1, "c"), 1);
+    pass(&mut m, 1000);
+    assert_eq!(released(&m), [(key, vec![0], false)]);
+    assert_eq!(m.attach(&consumer(1, "c"), 1), key);
+    assert_eq!(m.delivered().len(), 1);
+    // A late answer to what was taken is nobody's.
+    m.settle(key, [0]);
+    assert_eq!(m.queue.overview().unacked, 1);
+}

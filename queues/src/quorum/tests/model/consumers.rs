@@ -138,6 +138,7 @@ impl Model {
             c.delivery_count = Con::new(c.key, &attach.consumer, attach.mode).delivery_count;
         }
         (c.mode, c.granted, c.timeout, c.suspected) = (attach.mode, 0, timeout, None);
+        c.timed_out.clear();
         let (key, old) = (c.key, std::mem::replace(&mut c.priority, attach.priority));
         if old != attach.priority {
             self.service.retain(|in_service| *in_service != key);
