@@ -1,7 +1,7 @@
 #!/bin/bash
 # Throughput, latency and cost of one Warren node and of three, each case repeated, the median printed.
 #   bench.sh PATH/TO/warren
-# BENCH_SECONDS (10) and BENCH_ROUNDS (3) set length and repetitions; BENCH_CASES picks among "small large many", and among
+# BENCH_SECONDS (10) and BENCH_ROUNDS (3) set length and repetitions; BENCH_CASES picks among "small large many priorities", and among
 # the cases about disks: "drained backlog spread1 spread10 spread1000". BENCH_NODES ("1 3") picks the clusters.
 # PEERS_SH=path/to/peers.sh BENCH_PEERS="rabbit1 rabbit3" measures other brokers in the same run, one at a time.
 # Syncs are counted where Linux's perf is installed and may trace system calls.
@@ -26,6 +26,8 @@ options_of() {
   case $1 in
     small) echo "--size 12 --producers 1 --consumers 1 --queues 1" ;;
     large) echo "--size 1024 --producers 1 --consumers 1 --queues 1" ;;
+    # As small, with ten priorities in turn.
+    priorities) echo "--size 12 --producers 1 --consumers 1 --queues 1 --priorities 10" ;;
     # What is written per byte published: 20 and 30 MB/s, with and without a consumer that keeps up.
     drained) echo "--size 1024 --producers 1 --consumers 1 --queues 1 --rate 20000" ;;
     backlog) echo "--size 1024 --producers 1 --queues 1 --no-consume --rate 30000" ;;

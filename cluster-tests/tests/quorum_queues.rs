@@ -214,3 +214,43 @@ async fn wait_for_ready(channel: &Channel, queue: &str, count: u32) {
     }
     panic!("{queue} does not have {count} ready messages");
 }
+
+/// What could go nowhere goes where a corrected policy says, and what was purged goes nowhere.
+#[test]
+fn kept_dead_letters_follow_the_policy_and_go_with_a_purge() {
+    const MESSAGES: usize = 100;
+    let cluster = Cluster::start(3);
+    let policy = |definition: &str| {
+        cluster[1].ctl_ok(&["set_policy", "dead", "^kept", definition]);
+    };
+    let kept = || {
+        let rows = cluster[2].ctl_rows(&["list_queues", "name", "messages_dlx"])?;
+        rows.iter().find(|row| row["name"] == "kept")?["messages_dlx"].as_u64()
+    };
+    runtime().block_on(async {
+        let (_connection, channel) = channel(&cluster[0]).await;
+        declare(&channel, "kept", &[]).await;
+        declare(&channel, "found", &[]).await;
+        let misspelt = r#"{"dead-letter-exchange": "nowhere", "dead-letter-strategy": "at-least-once",
+            "overflow": "reject-publish", "message-ttl": 1}"#;
+        policy(misspelt);
+        // The policy is there when a message dies and stays.
+        while kept().is_none_or(|count| count == 0) {
+            amqp::drain(&channel, "kept").await.unwrap();
+            assert_eq!(amqp::publish(&channel, "kept", b"first", amqp::ANSWER_LIMIT).await.unwrap(), Some(true));
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        cluster[0].ctl_ok(&["purge_queue", "kept"]);
+        for n in 0..MESSAGES {
+            let confirmed = amqp::publish(&channel, "kept", n.to_string().as_bytes(), amqp::ANSWER_LIMIT).await;
+            assert_eq!(confirmed.unwrap(), Some(true));
+        }
+        wait_for("all to be dead and kept", SOON, || (kept()? == MESSAGES as u64).then_some(()));
+        let corrected = misspelt.replace("\"nowhere\"", "\"\", \"dead-letter-routing-key\": \"found\"");
+        policy(&corrected);
+        wait_for_ready(&channel, "found", MESSAGES as u32).await;
+        let expected: Vec<Vec<u8>> = (0..MESSAGES).map(|n| n.to_string().into_bytes()).collect();
+        assert_eq!(amqp::drain(&channel, "found").await.unwrap(), expected);
+        wait_for("none to be kept", SOON, || (kept()? == 0).then_some(()));
+    });
+}
