@@ -254,3 +254,9 @@ fn kept_dead_letters_follow_the_policy_and_go_with_a_purge() {
         wait_for("none to be kept", SOON, || (kept()? == 0).then_some(()));
     });
 }
+
+#[test]
+fn amqplib_programs_use_them_as_well() {
+    let cluster = Cluster::start(3);
+    Program::node("quorum_queue.js").arg("--ports", cluster.ports()).pass();
+}

@@ -326,7 +326,15 @@ pub async fn quorum_status(broker: &Broker, request: &Request) -> Outcome {
         return Err(Refusal::new(Code::Invalid, format!("queue '{}' is not a quorum queue", target.name)));
     }
     let members = target.members().iter().map(|member| member.node).collect();
-    group_status(broker, target.group, members).await
+    let status = group_status(broker, target.group, members).await?;
+    let Answer::Rows(mut rows) = status else { return Ok(status) };
+    // Beside the columns of the table, with the member that knows: how many messages there are of which kind.
+    if let Some(leader) = rows.iter_mut().find(|row| row.get("Raft State") == Some(&json!("leader")))
+        && let Ok(stats) = broker.queue_stats(&target, patience(request)).await
+    {
+        leader.extend(counts(broker, target.kind, &stats));
+    }
+    Ok(Answer::Rows(rows))
 }
 
 /// The members of a Raft group, in order of their nodes' names.

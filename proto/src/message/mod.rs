@@ -4,7 +4,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 1 | format: 1, or 2 if the broker has dead-lettered it, so that its headers of deaths are the broker's own |
+//! | 1 | format: 1; 2 if the broker has dead-lettered it, so that its headers of deaths are the broker's own; 3 if it has a header `BCC`, which consumers do not see |
 //! | 1 | protocol it was published with: 1 = AMQP 0-9-1 |
 //! | 1 + n | exchange |
 //! | 2 + n | routing key |
@@ -27,6 +27,8 @@ pub use keys::{KeysHeader, KeysNotArray, keys_in};
 const FORMAT: u8 = 1;
 /// The same of a message that was dead-lettered: clients' own headers of that kind mean nothing.
 const FORMAT_DEAD: u8 = 2;
+/// The same of a message with a `BCC` header: kept for the message's death, and shown to nobody.
+const FORMAT_BCC: u8 = 3;
 /// Bytes of a head around exchange, key and properties.
 const FIXED: usize = 1 + 1 + 1 + 2 + 4;
 
@@ -86,6 +88,11 @@ impl Message {
         Self::of_format(FORMAT, arena, exchange, routing_key, properties, body)
     }
 
+    /// A message published with AMQP 0-9-1 that names further keys in a `BCC` header: consumers do not see that header.
+    pub fn with_bcc(arena: &mut BytesMut, exchange: &str, routing_key: &[u8], properties: &[u8], body: Bytes) -> Self {
+        Self::of_format(FORMAT_BCC, arena, exchange, routing_key, properties, body)
+    }
+
     /// A message that the broker publishes again because it died in a queue; `properties` tell of its deaths.
     pub fn dead_lettered(exchange: &str, routing_key: &[u8], properties: &[u8], body: Bytes) -> Self {
         Self::of_format(FORMAT_DEAD, &mut BytesMut::new(), exchange, routing_key, properties, body)
@@ -122,7 +129,7 @@ impl Message {
     /// Reads a stored message; head and body share its buffer.
     pub fn parse(data: Bytes) -> Result<Self, MessageError> {
         let [format, protocol, exchange_len] = *data.first_chunk().ok_or(MessageError::Truncated)?;
-        if format != FORMAT && format != FORMAT_DEAD {
+        if ![FORMAT, FORMAT_DEAD, FORMAT_BCC].contains(&format) {
             return Err(MessageError::Format(format));
         }
         Protocol::from_tag(protocol).ok_or(MessageError::Protocol(protocol))?;
@@ -280,6 +287,11 @@ impl Message {
     /// Writes the property block for a delivery: verbatim, or with `x-acquired-count` and `x-delivery-count` (as `l`)
     /// if the message was handed out before.
     pub fn write_delivered_properties(&self, counts: DeliveryCounts, out: &mut BytesMut) {
+        if self.head[0] == FORMAT_BCC {
+            let shown = self.rewritten(|properties, out| properties.write_without_header("BCC", out));
+            let shown = Message::new(&mut BytesMut::new(), "", b"", shown.property_block(), Bytes::new());
+            return shown.write_delivered_properties(counts, out);
+        }
         if counts.acquired == 0 {
             out.extend_from_slice(self.property_block());
             return;

@@ -114,6 +114,24 @@ fn a_dead_lettered_message_stays_known_as_one() {
 }
 
 #[test]
+fn consumers_do_not_see_who_else_got_a_message() {
+    let keys = FieldValue::Array(vec!["hidden".into()]);
+    let headers = FieldTable::new().with("BCC", keys).with("app", FieldValue::I64(5));
+    let block = Properties { headers: Some(headers), ..Properties::default() }.to_bytes();
+    let message = Message::with_bcc(&mut BytesMut::new(), "ex", b"k", &block, Bytes::from_static(b"body"));
+    let message = Message::parse(stored(&message)).unwrap();
+    assert_eq!(message.keys_in(KeysHeader::Bcc).unwrap().collect::<Vec<_>>(), [b"hidden"]);
+    for acquired in [0, 2] {
+        let mut out = BytesMut::new();
+        message.write_delivered_properties(DeliveryCounts { acquired, failed: None }, &mut out);
+        let shown = PropertiesRef::parse(&out).unwrap().headers().unwrap().to_table().unwrap();
+        assert!(shown.get("BCC").is_none());
+        assert_eq!(shown.get("app").and_then(FieldValue::as_int), Some(5));
+        assert_eq!(shown.get("x-acquired-count").is_some(), acquired > 0);
+    }
+}
+
+#[test]
 fn forms_of_other_binaries_are_refused() {
     let data = stored(&message(&Properties::default()));
     let with = |at: usize, byte: u8| {
@@ -121,7 +139,7 @@ fn forms_of_other_binaries_are_refused() {
         data[at] = byte;
         Message::parse(data.into())
     };
-    assert_eq!(with(0, 3), Err(MessageError::Format(3)));
+    assert_eq!(with(0, 4), Err(MessageError::Format(4)));
     assert_eq!(with(0, 0), Err(MessageError::Format(0)));
     assert_eq!(with(1, 9), Err(MessageError::Protocol(9)));
     assert_eq!(with(3, 0xff), Err(MessageError::Head));

@@ -200,19 +200,21 @@ impl Channel {
         let traits = check_properties(&properties, &targets, context)?;
         let replies = reply_addresses(publish.exchange, &keys);
 
-        let block = self.stored_properties(&properties, &content.properties, has_bcc)?;
+        let block = self.stored_properties(&properties, &content.properties)?;
         let returned = targets.is_empty() && replies.is_empty() && publish.mandatory;
         if returned {
+            let shown = if has_bcc { without_bcc(&PropertiesRef::locate(&block)?) } else { Bytes::new() };
             let returned = OutgoingContent {
                 channel: self.number,
                 frame_max: context.frame_max,
-                properties: verbatim(&block),
+                properties: verbatim(if has_bcc { &shown } else { &block }),
                 body: &content.body,
             };
             write_return(egress, publish.exchange, publish.routing_key, returned);
         }
         let key = publish.routing_key.as_bytes();
-        let message = Message::new(arena, publish.exchange, key, &block, content.body);
+        let new = if has_bcc { Message::with_bcc } else { Message::new };
+        let message = new(arena, publish.exchange, key, &block, content.body);
         // What needs more than to be handed to the queues is not remembered, nor what depends on a reply consumer.
         let plain = !returned && replies.is_empty() && properties.reply_to() != Some(REPLY_TO);
         if plain && self.publisher.missed() {
@@ -236,14 +238,9 @@ impl Channel {
         Ok(())
     }
 
-    /// The property block to store: as it was sent, but without `BCC` and with the real address of direct replies.
-    fn stored_properties(
-        &self,
-        properties: &PropertiesRef<'_>,
-        sent: &Bytes,
-        has_bcc: bool,
-    ) -> Result<Bytes, ProtocolError> {
-        let block = if has_bcc { without_bcc(properties) } else { sent.clone() };
+    /// The property block to store: as it was sent, but with the real address of direct replies.
+    fn stored_properties(&self, properties: &PropertiesRef<'_>, sent: &Bytes) -> Result<Bytes, ProtocolError> {
+        let block = sent.clone();
         if properties.reply_to() != Some(REPLY_TO) {
             return Ok(block);
         }
@@ -305,7 +302,7 @@ fn check_properties(
     Ok(traits)
 }
 
-/// Adds the keys of `CC` and `BCC`. Whether there is a `BCC` header, which is not to be stored.
+/// Adds the keys of `CC` and `BCC`. Whether there is a `BCC` header, which nobody is to see.
 fn more_keys<'a>(
     properties: PropertiesRef<'a>,
     headers: Option<TableRef<'a>>,

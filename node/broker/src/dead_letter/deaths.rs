@@ -91,6 +91,9 @@ pub(super) fn rewrite(
         .chain(message.keys_in(KeysHeader::Cc).into_iter().flatten())
         .map(Bytes::copy_from_slice)
         .collect();
+    let hidden_keys: Vec<Bytes> =
+        message.keys_in(KeysHeader::Bcc).into_iter().flatten().map(Bytes::copy_from_slice).collect();
+    headers.remove(KeysHeader::Bcc.name());
     let expiration = properties.expiration.take();
     record(&mut deaths, queue, reason, message, &own_keys, expiration, now_ms);
     // The newest first: what came before a rejection is no part of a cycle.
@@ -109,7 +112,8 @@ pub(super) fn rewrite(
     properties.headers = Some(headers);
     let keys = match &to.routing_key {
         Some(key) => vec![Bytes::copy_from_slice(key.as_bytes())],
-        None => own_keys,
+        // Those in `BCC` count as well, once: they are told to nobody, not even in the record.
+        None => own_keys.into_iter().chain(hidden_keys).collect(),
     };
     let block = Properties::to_bytes(&properties);
     let message = Message::dead_lettered(&to.exchange, &keys[0], &block, message.body().clone());
@@ -217,6 +221,19 @@ mod tests {
         }
         assert_eq!(told.get("app").and_then(FieldValue::as_int), Some(5));
         assert!(told.get("CC").is_some());
+    }
+
+    #[test]
+    fn hidden_keys_route_a_dead_message_and_are_not_told() {
+        let headers = FieldTable::new().with("BCC", FieldValue::Array(vec!["hidden".into()]));
+        let block = Properties { headers: Some(headers), ..Properties::default() }.to_bytes();
+        let message = Message::with_bcc(&mut BytesMut::new(), "ex", b"key", &block, Bytes::from_static(b"body"));
+        let rewritten = dies(&message, "q", DeadReason::MaxLen);
+        assert_eq!(rewritten.keys, [&b"key"[..], b"hidden"]);
+        let told = self::headers(&rewritten.message);
+        assert!(told.get("BCC").is_none());
+        let death = told.get(DEATHS).and_then(FieldValue::as_array).and_then(|deaths| deaths[0].as_table()).unwrap();
+        assert_eq!(death.get("routing-keys"), Some(&FieldValue::Array(vec!["key".into()])));
     }
 
     #[test]
