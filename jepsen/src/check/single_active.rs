@@ -65,6 +65,8 @@ pub struct SingleActive {
     active: BTreeSet<Consumer>,
     /// Whether the history has notices.
     noticed: bool,
+    /// Held messages too long while they were active: served again when all is answered, if nobody else took over.
+    late: BTreeSet<Consumer>,
     /// Told that it is over: ended, or not active any more.
     dismissed: BTreeSet<Consumer>,
     /// What those hold that have not made way.
@@ -101,9 +103,15 @@ impl SingleActive {
             Event::Activate { consumer } => self.activate(consumer),
             Event::Deactivate { consumer } | Event::End { consumer } => {
                 self.makes_way(consumer);
+                self.late.remove(&consumer);
                 self.dismissed.insert(consumer);
             }
-            Event::TimedOut { consumer } => self.makes_way(consumer),
+            Event::TimedOut { consumer } => {
+                if self.active.contains(&consumer) {
+                    self.late.insert(consumer);
+                }
+                self.makes_way(consumer);
+            }
             Event::Deliver { value, consumer, .. } => self.deliver(at, value, consumer),
             Event::Settle { value, consumer, .. }
             | Event::Return { value, consumer }
@@ -131,6 +139,7 @@ impl SingleActive {
     fn activate(&mut self, consumer: Consumer) {
         self.noticed = true;
         self.dismissed.remove(&consumer);
+        self.late.remove(&consumer);
         if let Some(active) = self.active.iter().find(|active| **active != consumer) {
             self.first.get_or_insert(Violation::TwoActive { active: *active, also: consumer });
         }
@@ -144,6 +153,9 @@ impl SingleActive {
 
     fn deliver(&mut self, at: u64, value: Value, consumer: Consumer) {
         self.deliveries += 1;
+        if self.active.is_empty() && self.late.remove(&consumer) {
+            self.active.insert(consumer);
+        }
         if self.dismissed.contains(&consumer) || (self.noticed && !self.active.contains(&consumer)) {
             self.first.get_or_insert(Violation::Served { consumer, value });
             return;

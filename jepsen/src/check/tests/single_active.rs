@@ -33,6 +33,14 @@ fn one_that_was_cancelled_or_held_too_long_may_keep_what_it_holds() {
 }
 
 #[test]
+fn one_that_held_messages_too_long_is_served_again_where_nobody_took_over() {
+    let late = vec![activate(1), deliver(v(1), 1), Event::TimedOut { consumer: c(1) }];
+    assert_eq!(judged([late.clone(), vec![redeliver(v(1), 1, 1)]].concat()), Verdict::Valid);
+    let violation = Violation::Served { consumer: c(1), value: v(2) };
+    assert_eq!(judged([late, vec![activate(2), deliver(v(2), 1)]].concat()), Verdict::Invalid(violation));
+}
+
+#[test]
 fn a_second_active_consumer_is_found() {
     let violation = Violation::TwoActive { active: c(1), also: c(2) };
     assert_eq!(judged(vec![activate(1), deliver(v(1), 1), activate(2)]), Verdict::Invalid(violation));
