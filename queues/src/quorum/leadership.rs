@@ -22,6 +22,16 @@ impl Queue {
                 fx.push(Effect::Timer { key, at_ms: Some(at) });
             }
         }
+        for consumer in self.consumers.iter().filter(|c| !c.timed_out.is_empty()) {
+            // It waits for an answer that its session may not know it owes.
+            fx.push(Effect::Released {
+                session: consumer.seat.id.session,
+                tag: consumer.seat.id.tag.clone(),
+                key: consumer.seat.key,
+                ids: consumer.timed_out.iter().copied().collect(),
+                dequeue: false,
+            });
+        }
         if self.config.at_least_once() {
             fx.push(Effect::DlxWorker(true));
         }

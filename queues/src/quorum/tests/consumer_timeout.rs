@@ -153,3 +153,21 @@ fn version_1_lets_consumers_hold_messages_as_long_as_they_like() {
     pass(&mut m, 5000);
     assert_eq!(released(&m), []);
 }
+
+#[test]
+fn a_new_leader_tells_again_what_was_taken_away_until_it_is_answered() {
+    let mut m = queue(Some(1000));
+    m.publish(2);
+    let key = m.attach(&consumer(1, "c"), 2);
+    pass(&mut m, 1000);
+    let greeted = |m: &mut Member| {
+        m.fx.clear();
+        m.queue.become_leader(&mut m.fx);
+        released(m)
+    };
+    assert_eq!(greeted(&mut m), [(key, vec![0, 1], false)]);
+    m.settle(key, [0]);
+    assert_eq!(greeted(&mut m), [(key, vec![1], false)]);
+    m.settle(key, [1]);
+    assert_eq!(greeted(&mut m), []);
+}
