@@ -1,8 +1,9 @@
-//! Rules of the machine broken on purpose, so that the tests can be shown to see it. Only in tests.
+//! Rules of the machine broken on purpose, so that the tests can be shown to see it. Only in tests, and with the feature
+//! `defects`, which is for tests of other crates.
 
 /// A rule that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Defect {
+pub enum Defect {
     /// A message that is given back is nowhere afterwards.
     ReturnLost,
     /// A message that is given back goes behind those that were never handed out.
@@ -41,27 +42,27 @@ pub(crate) enum Defect {
     LateCountsUp,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "defects"))]
 thread_local! {
     static BROKEN: std::cell::Cell<Option<Defect>> = const { std::cell::Cell::new(None) };
 }
 
 /// Whether the rule is broken now, on this thread.
-#[cfg(test)]
+#[cfg(any(test, feature = "defects"))]
 pub(crate) fn broken(defect: Defect) -> bool {
     BROKEN.get() == Some(defect)
 }
 
 /// No rule is broken outside tests.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "defects")))]
 #[inline(always)]
 pub(crate) const fn broken(_: Defect) -> bool {
     false
 }
 
 /// Breaks a rule until the guard is gone.
-#[cfg(test)]
-pub(crate) fn break_rule(defect: Defect) -> impl Drop {
+#[cfg(any(test, feature = "defects"))]
+pub fn break_rule(defect: Defect) -> impl Drop {
     struct Mended;
     impl Drop for Mended {
         fn drop(&mut self) {

@@ -21,6 +21,9 @@ mod session;
 mod sessions;
 mod wire;
 
+#[cfg(feature = "defects")]
+pub use defect::{Defect, break_rule};
+
 pub use consumer::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef};
 pub use effects::{Carries, Deliver, Effects};
 pub use enqueuer::Origin;

@@ -216,15 +216,19 @@ impl World {
             self.end_stall(node);
         }
         self.heal();
-        self.revive();
+        self.revive_all();
     }
 
     /// Starts whatever is dead and need not stay so.
-    pub(crate) fn revive(&mut self) {
-        for node in 0..self.nodes.len() {
-            if !self.nodes[node].is_up() && !self.left_dead.contains(&node) {
-                self.start(node);
-            }
+    pub(crate) fn revive_all(&mut self) {
+        (0..self.nodes.len()).for_each(|node| self.revive(node));
+    }
+
+    /// Starts a node that is dead and need not stay so.
+    pub(crate) fn revive(&mut self, node: usize) {
+        let away = self.now_us < self.away_until_us[node];
+        if !away && !self.nodes[node].is_up() && !self.left_dead.contains(&node) {
+            self.start(node);
         }
     }
 }

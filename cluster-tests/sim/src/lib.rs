@@ -19,6 +19,7 @@ pub mod message;
 pub mod network;
 pub mod node;
 pub mod plan;
+pub mod queues;
 pub mod random;
 pub mod regressions;
 pub mod run;

@@ -113,7 +113,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     let f = &summary.figures;
     println!(
-        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} lost disks, {} lies of disks ({} found out), {} late copies",
+        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} lost disks, {} lies of disks ({} found out), {} late copies, {} messages that died",
         summary.runs,
         summary.runs as f64 * 60.0 / seconds,
         summary.failures.len(),
@@ -129,6 +129,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
         f.lies,
         f.amnesias,
         f.late_copies,
+        f.deaths,
     );
     let cut: Vec<String> = STEPS.iter().zip(f.cut_installs).map(|(step, count)| format!("{count} {step:?}")).collect();
     println!("receivers of snapshots died after these steps: {}", cut.join(", "));

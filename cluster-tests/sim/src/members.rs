@@ -10,6 +10,10 @@ use crate::world::{Happening, World};
 
 /// Members that the metadata group keeps.
 const LEAST_METADATA: usize = 3;
+/// Time after which each node has looked around.
+const NOTICED_US: u64 = 500_000;
+/// Longest pause after that until a node without its disk is back.
+const DEAD_US: u64 = 2_000_000;
 /// Pause between two looks at what is to change.
 const PAUSE_US: u64 = 400_000;
 
@@ -62,7 +66,17 @@ impl World {
         let Some(node) = (from..from + count).map(|n| n % count).find(|n| self.may_lose_disk(*n)) else { return };
         self.journal.note(self.now_us, &[24, node as u64], || format!("node {node} loses its disk"));
         self.wipes += 1;
-        self.kill(node);
+        if self.plan.groups.iter().any(|g| g.queue.idles) {
+            // A queue with idle times has a group that sleeps. Sleepers whose leader lost its disk wake when its node is
+            // noticed to be down, and not before.
+            self.crash(node);
+            let noticed = self.plan.down_after_ms * 1000 + NOTICED_US;
+            let dead = noticed + self.faults.below(DEAD_US);
+            self.away_until_us[node] = self.now_us + dead;
+            self.after(dead, Happening::Restart { node });
+        } else {
+            self.kill(node);
+        }
         for group in self.plan.groups.iter().map(|g| g.group).collect::<Vec<_>>() {
             let old = self.directory.uid(group, node);
             if self.plan.defect != Defect::OldSelf {
@@ -159,7 +173,7 @@ impl World {
                 members,
                 version: MachineVersion(plan.version),
                 init: Bytes::new(),
-                machine: Member::new(group, &self.plan.queue, desk),
+                machine: Member::new(group, &self.plan.queue(group), desk),
                 campaign: false,
             };
             if let Some(driver) = self.nodes[node].driver()

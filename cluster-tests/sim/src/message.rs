@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use warren_proto::ids::{GroupId, NodeId, SessionRef};
 use warren_proto::peer::RaftMessage;
-use warren_queues::quorum::{Command, Reply};
-use warren_queues::{ConsumerId, ConsumerKey};
+use warren_queues::quorum::{Command, Reply, Traits};
+use warren_queues::{ConsumerId, ConsumerKey, MsgIds};
 use warren_raft::driver::Lane;
 
 /// A message on its way to a node.
@@ -27,7 +27,9 @@ impl Envelope {
                 let snapshot = message.snapshot.as_ref().map_or(0, |_| 1024);
                 64 + entries as u64 + snapshot
             }
-            Envelope::ToGroup(_, Ask::Publish { messages, .. }) => messages.iter().map(|m| m.len() as u64 + 16).sum(),
+            Envelope::ToGroup(_, Ask::Publish { messages, .. }) => {
+                messages.iter().map(|(_, body)| body.len() as u64 + 16).sum()
+            }
             Envelope::ToGroup(..) | Envelope::ToSession(_) => 128,
         }
     }
@@ -42,9 +44,13 @@ pub enum Ask {
         from: SessionRef,
         /// The first message's number.
         first_seq: u64,
-        /// The bodies.
-        messages: Vec<Bytes>,
+        /// What the queue is told of each, and its body.
+        messages: Vec<(Traits, Bytes)>,
     },
+    /// A queue: bodies of messages that died in another one, published once.
+    DeadLetters(Vec<Bytes>),
+    /// A queue whose member keeps dead messages: what their new queue tells the worker.
+    WorkerHears(ToSession),
     /// A queue: a command that is answered.
     Command {
         /// Who asks.
@@ -112,6 +118,18 @@ pub enum QueueEvent {
         /// Whether this answers [`Ask::Redeliver`]: ids that are left out are not held any more.
         again: bool,
     },
+    /// Whether new publishes are to be refused.
+    Status {
+        /// Whether.
+        reject: bool,
+    },
+    /// Messages were taken from a consumer that held them too long.
+    Released {
+        /// The consumer.
+        key: ConsumerKey,
+        /// Which; none if it was told before.
+        ids: MsgIds,
+    },
     /// The sender leads now, or still: what is pending should be sent to it.
     LeaderChanged,
     /// The sender cannot append.
@@ -147,6 +165,20 @@ pub struct Handed {
     pub reference: u64,
     /// How often it was handed out before.
     pub acquired_count: u32,
+}
+
+/// Ids of sessions from here on are those of workers that take dead messages to their new queue: with the group from
+/// whose leader they come.
+const WORKERS: u64 = 1 << 39;
+
+/// The id of a worker's session.
+pub fn worker_id(group: GroupId) -> u64 {
+    WORKERS + group.0
+}
+
+/// The group of a worker's session, if it is one.
+pub fn worker_of(session: SessionRef) -> Option<GroupId> {
+    session.id.checked_sub(WORKERS).map(GroupId)
 }
 
 /// A message's identity: its session's id and its sequence number there.

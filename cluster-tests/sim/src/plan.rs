@@ -1,10 +1,10 @@
 //! What a seed decides before anything happens: the cluster, its settings, the clients and the faults.
 
 use warren_proto::ids::{GroupId, MemberUid, NodeId};
-use warren_queues::quorum::Config;
 use warren_raft::driver::{DriverConfig, Sabotage};
 use warren_raft::log_store::{Member, MemberRole};
 
+use crate::queues::{DEAD_LETTERS, QueuePlan};
 use crate::random::{Random, mix};
 
 /// Which mix of runs.
@@ -48,6 +48,12 @@ pub enum Defect {
     DeafToDoubt,
     /// What is lost of a snapshot on its way is not sent again.
     OneSnapshot,
+    /// Messages that were handed out before do not say so.
+    Unmarked,
+    /// Publishers tell their programs that a message is refused, and send it all the same.
+    SentThoughRefused,
+    /// A worker says of dead messages that they have arrived when it has only sent them.
+    DeadLettersForgotten,
 }
 
 /// How messages travel.
@@ -128,6 +134,8 @@ pub struct GroupPlan {
     pub members: Vec<Member>,
     /// The machine version that it begins with.
     pub version: u16,
+    /// What it is, if it is a queue.
+    pub queue: QueuePlan,
 }
 
 /// Everything that a seed decides.
@@ -159,8 +167,6 @@ pub struct Plan {
     pub driver: DriverConfig,
     /// Bytes of the cache of entries.
     pub cache_bytes: usize,
-    /// The queues' configuration.
-    pub queue: Config,
     /// Publishers of each queue.
     pub publishers: usize,
     /// Pause between a publisher's bursts, on average.
@@ -250,6 +256,11 @@ fn lies(seed: u64, honest: DiskPlan, groups: &[GroupPlan]) -> DiskPlan {
 }
 
 impl Plan {
+    /// What a queue is.
+    pub fn queue(&self, group: GroupId) -> QueuePlan {
+        self.groups.iter().find(|g| g.group == group).map(|g| g.queue.clone()).unwrap_or_default()
+    }
+
     /// Whether any group's members change.
     pub fn changes_members(&self) -> bool {
         self.faults.members > 0 || self.faults.metadata_members > 0 || self.faults.wipe > 0
@@ -303,6 +314,14 @@ impl Plan {
             forgets: 0,
         };
         let disk = lies(seed, disk, &groups);
+        let fault_every_ms = r.spread(200, 4_000);
+        let faults = weights(r);
+        let core_first = r.chance(300);
+        let down_after_ms = r.spread(300, 3_000);
+        let driver = driver_config(seed, defect, r);
+        let cache_bytes = r.spread(256, 1 << 20) as usize;
+        let queue = QueuePlan::plain(r.chance(300).then(|| r.between(1, 20) as u32), r.spread(500, 5_000));
+        plan_queues(seed, &queue, &old_nodes, &mut groups);
         Plan {
             seed,
             nodes,
@@ -310,24 +329,19 @@ impl Plan {
             old_nodes,
             network,
             disk,
-            fault_every_ms: r.spread(200, 4_000),
+            fault_every_ms,
             faults: FaultWeights {
                 members: member_changes(seed, nodes),
                 metadata_members: metadata_changes(seed, nodes, metadata_clients),
                 wipe: wipes(seed),
                 install_cuts: install_cuts(seed),
-                ..weights(r)
+                ..faults
             },
             faulty_ms,
-            core_first: r.chance(300),
-            down_after_ms: r.spread(300, 3_000),
-            driver: driver_config(seed, defect, r),
-            cache_bytes: r.spread(256, 1 << 20) as usize,
-            queue: Config {
-                delivery_limit: r.chance(300).then(|| r.between(1, 20) as u32),
-                consumer_disconnected_timeout_ms: r.spread(500, 5_000),
-                ..Config::default()
-            },
+            core_first,
+            down_after_ms,
+            driver,
+            cache_bytes,
             publishers: r.between(1, 3) as usize,
             publish_every_ms: r.spread(20, 400),
             burst: r.spread(1, 16),
@@ -346,7 +360,26 @@ fn group_plan(group: GroupId, on: Vec<usize>, version: u16) -> GroupPlan {
         node: node_id(*node),
         role: MemberRole::Voter,
     };
-    GroupPlan { group, members: on.iter().map(member).collect(), version }
+    GroupPlan { group, members: on.iter().map(member).collect(), version, queue: QueuePlan::default() }
+}
+
+/// Makes each queue what the seed wants it to be. The first one that has dead messages sends them to one more queue.
+fn plan_queues(seed: u64, plain: &QueuePlan, old_nodes: &[usize], groups: &mut Vec<GroupPlan>) {
+    let mut dead = None;
+    for group in groups.iter_mut().filter(|g| g.group != GroupId::METADATA) {
+        let is_newest = old_nodes.is_empty() && group.version > 1;
+        group.queue = plain.clone().full(seed, group.group, is_newest);
+        if group.queue.dead_letters_to.is_some() {
+            if dead.is_some() {
+                (group.queue.dead_letters_to, group.queue.config.dead_letter) = (None, None);
+                continue;
+            }
+            let on = group.members.iter().map(|m| (m.node.0 - node_id(0).0) as usize).collect();
+            let target = group_plan(DEAD_LETTERS, on, group.version);
+            dead = Some(GroupPlan { queue: plain.of_dead_letters(), ..target });
+        }
+    }
+    groups.extend(dead);
 }
 
 fn driver_config(seed: u64, defect: Defect, r: &mut Random) -> DriverConfig {
@@ -377,9 +410,14 @@ fn driver_config(seed: u64, defect: Defect, r: &mut Random) -> DriverConfig {
         Defect::VotingAmnesiac => Sabotage::VotingAmnesiac,
         Defect::DeafToDoubt => Sabotage::DeafToDoubt,
         Defect::OneSnapshot => Sabotage::OneSnapshot,
-        Defect::None | Defect::DroppedDedup | Defect::ForgottenRequests | Defect::OldSelf | Defect::LostForEver => {
-            Sabotage::None
-        }
+        Defect::None
+        | Defect::DroppedDedup
+        | Defect::ForgottenRequests
+        | Defect::OldSelf
+        | Defect::LostForEver
+        | Defect::Unmarked
+        | Defect::SentThoughRefused
+        | Defect::DeadLettersForgotten => Sabotage::None,
     };
     config
 }

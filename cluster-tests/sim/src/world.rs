@@ -17,7 +17,7 @@ use crate::journal::Journal;
 use crate::judge::{Judge, SharedJudge};
 use crate::liveness::{SLOW_DISK, Service};
 use crate::member::{Desk, Member, Said};
-use crate::message::{Ask, Envelope, QueueEvent, ToSession};
+use crate::message::{Ask, Envelope, QueueEvent, ToSession, worker_of};
 use crate::network::{Arrivals, Network, Packet};
 use crate::node::{Node, Process};
 use crate::plan::{Defect, Plan, node_id};
@@ -109,6 +109,8 @@ pub struct World {
     pub(crate) finishing: bool,
     /// Nodes that stay dead for now.
     pub(crate) left_dead: Vec<usize>,
+    /// Until when each node stays dead that lost its disk.
+    pub(crate) away_until_us: Vec<u64>,
     pub(crate) seats: Vec<Seat>,
     pub(crate) judge: SharedJudge,
     pub(crate) journal: Journal,
@@ -151,6 +153,7 @@ impl World {
             faults: Random::part(seed, "faults"),
             finishing: false,
             left_dead: Vec::new(),
+            away_until_us: vec![0; plan.nodes],
             seats: Vec::new(),
             judge: Arc::new(Mutex::new(Judge::new(disks, looks_inside))),
             journal: Journal::new(trace),
@@ -186,6 +189,9 @@ impl World {
     fn create_groups(&mut self) {
         for g in 0..self.plan.groups.len() {
             let plan = self.plan.groups[g].clone();
+            if plan.group != GroupId::METADATA {
+                self.judge.lock().open_queue(plan.group, &plan.queue);
+            }
             for (n, member) in plan.members.iter().enumerate() {
                 let Some(node) = self.nodes.iter().position(|node| node.id == member.node) else { continue };
                 let Some(desk) = self.desk(node, member.uid) else { continue };
@@ -195,7 +201,7 @@ impl World {
                     members: plan.members.clone(),
                     version: MachineVersion(plan.version),
                     init: bytes::Bytes::new(),
-                    machine: Member::new(plan.group, &self.plan.queue, desk),
+                    machine: Member::new(plan.group, &plan.queue, desk),
                     campaign: n == 0,
                 };
                 if let Some(driver) = self.nodes[node].driver()
@@ -298,11 +304,7 @@ impl World {
             }
             Happening::Fault => self.fault(),
             Happening::Heal => self.heal(),
-            Happening::Restart { node } => {
-                if !self.nodes[node].is_up() && !self.left_dead.contains(&node) {
-                    self.start(node);
-                }
-            }
+            Happening::Restart { node } => self.revive(node),
             Happening::Strike { node } => {
                 if !self.finishing && self.nodes[node].is_up() {
                     self.kill(node);
@@ -357,6 +359,13 @@ impl World {
         self.journal.note(self.now_us, &[3, node as u64, said.session.id, said.group.0], || {
             format!("session {} on {node} hears of group {}: {:?}", said.session.id, said.group, said.event)
         });
+        if let Some(source) = worker_of(said.session) {
+            if let Some(driver) = self.nodes[node].driver() {
+                driver.requests(source, [Ask::WorkerHears(said)]);
+            }
+            self.settle(node);
+            return;
+        }
         let Some(client) = self.sessions.get(&said.session).copied() else {
             // Whoever watches over a session that is not there any more has to know.
             if matches!(said.event, QueueEvent::LeaderChanged | QueueEvent::Deliver { .. }) {
@@ -519,7 +528,7 @@ impl World {
         for record in records {
             let group = record.group;
             let Some(desk) = self.desk(node, record.me) else { return };
-            let machine = Member::new(group, &self.plan.queue, desk);
+            let machine = Member::new(group, &self.plan.queue(group), desk);
             if let Some(driver) = self.nodes[node].driver()
                 && let Err(error) = driver.recover(record, machine)
             {
@@ -577,7 +586,7 @@ impl World {
             format!("node {node} finds that it lost entries {last_index}..{commit} of group {group}")
         });
         let Some(status) = self.status(node, group) else { return };
-        self.judge.lock().found_loss(node, group, status.me, commit);
+        self.judge.lock().found_loss(node, group, status.me, commit, status.term);
         let leader = status.leader.and_then(|leader| self.index_of(leader));
         if let Some(leader) = leader.filter(|leader| *leader != node)
             && self.lies.chance(500)
@@ -821,6 +830,12 @@ impl World {
         for said in said {
             match said {
                 Said::ToSession(to) => self.send(node, to.session.node, Envelope::ToSession(to)),
+                Said::ToLeader(group, ask) => {
+                    if let Some((leader, _)) = self.leader(group) {
+                        self.send(node, self.nodes[leader].id, Envelope::ToGroup(group, ask));
+                    }
+                }
+                Said::ToMember(to, group, ask) => self.send(node, to, Envelope::ToGroup(group, ask)),
                 Said::Answered { origin, seq, index, answer } => {
                     let waits = |seat: &Seat| match &seat.client {
                         Client::Metadata(c) => c.origin() == origin && seat.session.is_some_and(|(_, on)| on == node),

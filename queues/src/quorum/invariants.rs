@@ -20,6 +20,16 @@ impl Queue {
         self.check_sessions()
     }
 
+    /// Every message that is in the queue, wherever it is there. For tests and simulation, like all here.
+    pub fn references(&self) -> impl Iterator<Item = Reference> {
+        self.messages.lanes().messages().map(|m| m.reference).chain(self.scattered().map(|m| m.reference))
+    }
+
+    /// Those of them that are dead and kept.
+    pub fn dead_references(&self) -> impl Iterator<Item = Reference> {
+        self.dlx.iter().map(|(_, m)| m.reference)
+    }
+
     /// Messages and bytes equal the sums over the containers.
     fn check_counters(&self) -> Result<(), String> {
         let sum = |messages: &mut dyn Iterator<Item = Message>| {

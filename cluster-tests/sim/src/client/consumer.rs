@@ -1,6 +1,6 @@
 //! A consumer: attaches, or gets one message after another; acknowledges, gives back, rejects; ends when it likes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 use warren_proto::ids::{GroupId, NodeId, SessionRef};
@@ -9,7 +9,7 @@ use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, MsgIds};
 
 use super::aim::Aim;
 use super::{Next, Turn};
-use crate::message::{Ask, Handed, QueueEvent, ToSession, publisher_of, seq_of};
+use crate::message::{Ask, Handed, QueueEvent, ToSession};
 use crate::random::Random;
 
 /// Pause between two turns, at most.
@@ -56,8 +56,6 @@ pub struct Consumer {
     correlation: u64,
     cancelled: bool,
     asked_us: u64,
-    /// By publisher: the number of the last message that came for the first time.
-    newest: BTreeMap<u64, u64>,
 }
 
 impl Consumer {
@@ -76,7 +74,6 @@ impl Consumer {
             correlation: 0,
             cancelled: false,
             asked_us: 0,
-            newest: BTreeMap::new(),
         }
     }
 
@@ -116,7 +113,6 @@ impl Consumer {
         self.inbox.clear();
         self.commands.clear();
         self.cancelled = false;
-        self.newest.clear();
         self.asked_us = turn.now_us;
         self.aim.reset(turn.now_us);
         if !self.gets() {
@@ -208,7 +204,7 @@ impl Consumer {
                 2 + self.random.index(2)
             };
             if kind < 2 {
-                turn.judge.lock().queue(self.group).answered(message.uid);
+                turn.judge.lock().seen(self.group, |book| book.answered(key, message.uid));
             }
             answers[kind].push((key, message.msg_id));
         }
@@ -246,8 +242,22 @@ impl Consumer {
                     self.flush(true, turn);
                 }
             }
-            QueueEvent::Enqueued { .. } => {}
+            QueueEvent::Released { key, ids } => self.released(key, ids),
+            QueueEvent::Enqueued { .. } | QueueEvent::Status { .. } => {}
         }
+    }
+
+    /// Messages were taken away: it answers them and goes on, or it is cancelled, answers what it has, and ends.
+    fn released(&mut self, key: ConsumerKey, ids: MsgIds) {
+        if self.key != Some(key) || self.cancelled {
+            return;
+        }
+        if !ids.is_empty() && self.random.chance(500) {
+            self.command(Command::Settle { consumer: ConsumerRef::Key(key), ids });
+            return;
+        }
+        self.cancelled = true;
+        self.command(Command::Cancel { consumer: ConsumerRef::Key(key) });
     }
 
     fn replied(&mut self, correlation: u64, reply: Reply, uid: Option<u64>, turn: &mut Turn<'_>) {
@@ -315,19 +325,8 @@ impl Consumer {
     }
 
     fn take(&mut self, key: ConsumerKey, message: Handed, turn: &mut Turn<'_>) {
-        let mut judge = turn.judge.lock();
-        let delivered = judge.queue(self.group).delivered(key, &message);
-        let group = self.group;
-        if let Err(what) = delivered {
-            judge.wrong(|| format!("group {group}: {what}"));
-        }
-        if message.acquired_count == 0 && !self.gets() {
-            let (publisher, seq) = (publisher_of(message.uid), seq_of(message.uid));
-            let last = self.newest.insert(publisher, seq).unwrap_or(0);
-            if seq <= last {
-                judge.wrong(|| format!("group {group}: message {seq} of publisher {publisher} comes after {last}"));
-            }
-        }
+        let got = self.gets();
+        turn.judge.lock().seen(self.group, |book| book.delivered(key, &message, got));
         self.inbox.push_back((key, message));
     }
 }

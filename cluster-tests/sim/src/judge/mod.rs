@@ -1,5 +1,7 @@
 //! What must hold, whatever happens. The judge sees every node, every disk and every client at once.
 
+mod departures;
+mod ledger;
 mod queue_book;
 mod raft_book;
 
@@ -12,10 +14,12 @@ use warren_proto::peer::{RaftMessage, RaftMessageKind};
 use warren_raft::driver::GroupStatus;
 use warren_raft::log_store::{HardState, LogStore};
 
+pub use departures::Departures;
 pub use queue_book::{Enqueued, QueueBook};
 use raft_book::RaftBook;
 
 use crate::disk::{Forgetting, Held, SimDisk};
+use crate::queues::QueuePlan;
 
 /// The judge, as members of all nodes hold it.
 pub type SharedJudge = Arc<Mutex<Judge>>;
@@ -30,6 +34,8 @@ struct Gap {
     known: Option<u64>,
     /// The end of the log before it was forgotten.
     end: u64,
+    /// The term in which it found out: a vote of that term may have been on its way to the disk.
+    found_in: u64,
 }
 
 /// Keeps the books of one run.
@@ -75,7 +81,7 @@ impl Judge {
         self.groups.entry(group).or_default()
     }
 
-    /// The first member applied a publish: `added` messages were in the queue more than before.
+    /// The first member applied a publish.
     pub fn enqueued(&mut self, group: GroupId, uid: u64, enqueued: &Enqueued<'_>) {
         let result = self.queue(group).enqueued(uid, enqueued);
         if self.looks_inside {
@@ -83,9 +89,35 @@ impl Judge {
         }
     }
 
+    /// Opens the book of a queue.
+    pub fn open_queue(&mut self, group: GroupId, plan: &QueuePlan) {
+        self.queues.insert(group, QueueBook::new(group, plan));
+    }
+
     /// The book of a queue.
     pub fn queue(&mut self, group: GroupId) -> &mut QueueBook {
-        self.queues.entry(group).or_default()
+        self.queues.entry(group).or_insert_with(|| QueueBook::new(group, &QueuePlan::default()))
+    }
+
+    /// Something that a client sees of a queue, which must be as the book says.
+    pub fn seen(&mut self, group: GroupId, f: impl FnOnce(&mut QueueBook) -> Result<(), String>) {
+        let result = f(self.queue(group));
+        self.check(group, result);
+    }
+
+    /// The queues are empty and nobody holds anything.
+    pub fn check_drained(&mut self) {
+        let looks_inside = self.looks_inside;
+        let checked: Vec<_> = self
+            .queues
+            .iter()
+            .map(|(group, book)| {
+                let target = book.dead_letters_to.and_then(|target| self.queues.get(&target));
+                let result = book.check_drained(looks_inside);
+                (*group, result.and_then(|()| target.map_or(Ok(()), |target| book.check_dead_letters(target))))
+            })
+            .collect();
+        checked.into_iter().for_each(|(group, result)| self.check(group, result));
     }
 
     /// The books of all queues.
@@ -174,9 +206,9 @@ impl Judge {
     }
 
     /// A member found out that its log is shorter than what is committed.
-    pub fn found_loss(&mut self, node: usize, group: GroupId, member: MemberUid, commit: u64) {
+    pub fn found_loss(&mut self, node: usize, group: GroupId, member: MemberUid, commit: u64, term: u64) {
         match self.forgetful.get_mut(&member) {
-            Some(gap) => gap.known = Some(commit),
+            Some(gap) => (gap.known, gap.found_in) = (Some(commit), term),
             None => self.wrong(|| format!("node {node} lost entries up to {commit} of group {group}")),
         }
     }
@@ -184,10 +216,11 @@ impl Judge {
     /// Who knows that entries are lost neither votes nor stands before they are there again.
     fn abstains(&mut self, from: usize, message: &RaftMessage) -> Result<(), String> {
         let member = MemberUid(message.from_uid);
-        let Some(Gap { known: Some(lost), .. }) = self.forgetful.get(&member) else { return Ok(()) };
+        let Some(Gap { known: Some(lost), found_in, .. }) = self.forgetful.get(&member) else { return Ok(()) };
         let grants = match message.kind() {
             RaftMessageKind::RaftVote | RaftMessageKind::RaftPreVote => true,
-            RaftMessageKind::RaftVoteResponse | RaftMessageKind::RaftPreVoteResponse => !message.reject,
+            RaftMessageKind::RaftVoteResponse => !message.reject && message.term != *found_in,
+            RaftMessageKind::RaftPreVoteResponse => !message.reject,
             _ => false,
         };
         let written = self.disks.get(from).map_or(0, |(_, disk)| disk.written(GroupId(message.group), member));
@@ -207,7 +240,9 @@ impl Judge {
         let group = GroupId(message.group);
         let result = self.group(group).vote_sent(message);
         self.check(group, result);
-        if self.looks_inside && self.lost.contains(&MemberUid(message.from_uid)) {
+        // Who passes a late read on to the leader lets it speak for whoever asked.
+        let passed_on = message.kind() == RaftMessageKind::RaftReadIndex;
+        if self.looks_inside && !passed_on && self.lost.contains(&MemberUid(message.from_uid)) {
             let (member, kind) = (message.from_uid, message.kind());
             self.wrong(|| format!("group {group}: member {member} is lost with its disk and says {kind:?}"));
         }

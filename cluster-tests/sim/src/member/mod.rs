@@ -1,7 +1,9 @@
 //! What the groups of a simulated node run: queues and the metadata tree, with their effects turned into messages.
 
+mod dead_letters;
 mod queue;
 mod tree;
+mod witness;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -9,7 +11,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{GroupId, MachineVersion, MemberUid, NodeId};
-use warren_queues::quorum::Config;
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, StateMachine};
 
 pub use queue::QueueMember;
@@ -19,6 +20,7 @@ use crate::disk::SimDisk;
 use crate::judge::SharedJudge;
 use crate::message::{Ask, ToSession};
 use crate::plan::Defect;
+use crate::queues::QueuePlan;
 use crate::random::{digest_many, mix};
 
 /// What a member says to the rest of the world, collected until the node's turn is over.
@@ -26,6 +28,10 @@ use crate::random::{digest_many, mix};
 pub enum Said {
     /// To a session, here or elsewhere.
     ToSession(ToSession),
+    /// To whoever leads another queue's group.
+    ToLeader(GroupId, Ask),
+    /// To a node's member of another queue's group.
+    ToMember(NodeId, GroupId, Ask),
     /// To whoever waits on this node: a metadata command of this origin and number was applied, with this answer.
     Answered {
         /// The client.
@@ -85,11 +91,11 @@ pub enum Member {
 
 impl Member {
     /// A member that has applied nothing.
-    pub fn new(group: GroupId, config: &Config, desk: Desk) -> Self {
+    pub fn new(group: GroupId, plan: &QueuePlan, desk: Desk) -> Self {
         if group == GroupId::METADATA {
             Member::Tree(Box::new(TreeMember::new(desk)))
         } else {
-            Member::Queue(Box::new(QueueMember::new(group, config.clone(), desk)))
+            Member::Queue(Box::new(QueueMember::new(group, plan, desk)))
         }
     }
 

@@ -7,16 +7,18 @@ use bytes::Bytes;
 use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
 use warren_queues::quorum::{
-    Command, Config, DeadReason, Delivered, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey,
-    Traits, stored_message,
+    Command, ConsumerStatus, Delivered, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey, Traits,
+    stored_message,
 };
-use warren_queues::{ConsumerId, ConsumerRef, Deliver, Origin, SessionLoss};
+use warren_queues::{ConsumerId, ConsumerRef, Deliver, MsgIds, Origin, SessionLoss, StoredMessage};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
 
+use super::dead_letters::Worker;
 use super::{Desk, Said};
-use crate::judge::Enqueued;
+use crate::judge::Departures;
 use crate::message::{Ask, Handed, Outcome, QueueEvent, ToSession, uid_in};
 use crate::plan::Defect;
+use crate::queues::QueuePlan;
 use crate::random::digest;
 
 /// How often a leader asks after the sessions that it knows.
@@ -41,10 +43,14 @@ struct AwaitedEntry {
 
 /// The queue's machine on one node.
 pub struct QueueMember {
-    desk: Desk,
-    group: GroupId,
-    queue: Queue,
-    fx: Effects,
+    pub(super) desk: Desk,
+    pub(super) group: GroupId,
+    pub(super) queue: Queue,
+    pub(super) fx: Effects,
+    /// Where dead messages go.
+    pub(super) dead_letters_to: Option<GroupId>,
+    /// Leader: takes them there, if they are kept until they have arrived.
+    pub(super) worker: Option<Worker>,
     /// Added to the batch that is being collected.
     staged: Vec<Awaited>,
     staged_publishers: Vec<SessionRef>,
@@ -57,18 +63,20 @@ pub struct QueueMember {
     /// Leader: nodes whose own member delivers to their sessions.
     delivering: Vec<NodeId>,
     /// Leader: commands that follow from what happened outside, to be appended with the next tick.
-    owed: Vec<Command>,
+    pub(super) owed: Vec<Command>,
     rechecked_at: u64,
     force_snapshot: bool,
 }
 
 impl QueueMember {
-    pub(super) fn new(group: GroupId, config: Config, desk: Desk) -> Self {
+    pub(super) fn new(group: GroupId, plan: &QueuePlan, desk: Desk) -> Self {
         QueueMember {
             desk,
             group,
-            queue: Queue::new(config),
+            queue: Queue::new(plan.config.clone()),
             fx: Effects::new(),
+            dead_letters_to: plan.dead_letters_to,
+            worker: None,
             staged: Vec::new(),
             staged_publishers: Vec::new(),
             awaited: VecDeque::new(),
@@ -100,7 +108,7 @@ impl QueueMember {
         self.desk.out.lock().push(Said::ToSession(said));
     }
 
-    fn append(&self, command: &Command, out: &mut BatchBuilder) -> Option<u16> {
+    pub(super) fn append(&self, command: &Command, out: &mut BatchBuilder) -> Option<u16> {
         Encoder::for_group(out.effective()).encode(command, out).ok()
     }
 
@@ -139,13 +147,16 @@ impl QueueMember {
                 Effect::Timer { key, at_ms: None } => {
                     self.timers.remove(&key);
                 }
-                // Simulated queues have no dead-letter exchange, no limit and one kind of consumer.
+                Effect::DeadLetter { messages, .. } => self.bury(&messages, cx),
+                Effect::DlxWorker(wanted) => self.employ(wanted, cx),
+                Effect::DlxDeliver { session, messages } => self.employ_with(session, messages, cx),
+                Effect::QueueStatus { session, reject } => self.say(session, QueueEvent::Status { reject }),
+                Effect::Released { session, key, ids, dequeue: false, .. } => {
+                    self.say(session, QueueEvent::Released { key, ids });
+                }
+                // For figures; and for what simulated consumers do not ask for.
                 Effect::Dropped { .. }
-                | Effect::DeadLetter { .. }
                 | Effect::Kept { .. }
-                | Effect::DlxDeliver { .. }
-                | Effect::DlxWorker(_)
-                | Effect::QueueStatus { .. }
                 | Effect::CreditReply(_)
                 | Effect::ConsumerActive { .. }
                 | Effect::Released { .. } => {}
@@ -196,13 +207,13 @@ impl QueueMember {
                 msg_id: message.msg_id,
                 uid,
                 reference: message.reference.0,
-                acquired_count: message.acquired_count,
+                acquired_count: if self.desk.defect == Defect::Unmarked { 0 } else { message.acquired_count },
             });
         }
         handed
     }
 
-    fn body(&self, message: &Delivered, cx: &GroupCx<'_>) -> Option<u64> {
+    pub(super) fn body(&self, message: &Delivered, cx: &GroupCx<'_>) -> Option<u64> {
         let index = message.reference.index();
         let batch = match cx.entries.read(cx.group, &[index]) {
             Ok(mut batches) => batches.pop().flatten(),
@@ -228,17 +239,21 @@ impl QueueMember {
     }
 
     fn redeliver(&self, consumer: ConsumerId, from_msg_id: u64, cx: &GroupCx<'_>) {
-        let Some(key) = self.queue.consumers().find(|c| c.id == consumer).map(|c| c.key) else { return };
-        let session = consumer.session;
+        let Some(info) = self.queue.consumers().find(|c| c.id == consumer) else { return };
+        let (key, session) = (info.key, consumer.session);
+        if info.status == ConsumerStatus::TimedOut {
+            // It may not have heard of that.
+            self.say(session, QueueEvent::Released { key, ids: MsgIds::new() });
+        }
         let held: Vec<Delivered> = self.queue.held(&ConsumerRef::Id(consumer), from_msg_id).collect();
         let messages = self.handed(&held, cx);
         self.say(session, QueueEvent::Deliver { key, messages, again: true });
     }
 
-    fn publish(&mut self, from: SessionRef, first_seq: u64, messages: &[Bytes], out: &mut BatchBuilder) {
+    fn publish(&mut self, from: SessionRef, first_seq: u64, messages: &[(Traits, Bytes)], out: &mut BatchBuilder) {
         let encoder = Encoder::for_group(out.effective());
-        for (seq, body) in (first_seq..).zip(messages) {
-            if encoder.encode_publish(Origin { session: from, seq }, &Traits::default(), HEAD, body, out).is_err() {
+        for (seq, (traits, body)) in (first_seq..).zip(messages) {
+            if encoder.encode_publish(Origin { session: from, seq }, traits, HEAD, body, out).is_err() {
                 self.say(from, QueueEvent::NotLeader { leader: None, busy: true });
                 return;
             }
@@ -246,64 +261,23 @@ impl QueueMember {
         self.staged_publishers.push(from);
     }
 
+    /// Messages that died in another queue: who published them does not wait for an answer.
+    fn publish_dead(&self, bodies: &[Bytes], out: &mut BatchBuilder) {
+        for body in bodies {
+            let container = Bytes::from([HEAD, body].concat());
+            let Some(message) = StoredMessage::new(HEAD.len() as u32, container) else { continue };
+            let Traits { delivery_count, priority, ttl_ms } = Traits::default();
+            let enqueue = Enqueue { origin: None, delivery_count, priority, ttl_ms, message };
+            self.append(&Command::Enqueue(enqueue), out);
+        }
+    }
+
     /// Applies one command, and tells the judge what came of it where nobody did so before.
-    fn apply_command(&mut self, meta: &Meta, command: Command, first: bool) -> Reply {
-        let command = match command {
-            Command::Enqueue(enqueue) => {
-                return self.apply_enqueue(meta, enqueue, first);
-            }
-            other => other,
-        };
-        let (gone, purge) = match &command {
-            Command::SessionDown { session, loss: SessionLoss::Gone } => (Some(*session), false),
-            Command::Purge => (None, true),
-            _ => (None, false),
-        };
-        let reply = self.queue.apply(meta, command, &mut self.fx);
-        if first {
-            let mut judge = self.desk.judge.lock();
-            let book = judge.queue(self.group);
-            if let Some(session) = gone {
-                book.session_gone(session);
-            }
-            if let (true, Reply::Purged { count }) = (purge, &reply) {
-                book.excused += count;
-            }
-        }
-        reply
-    }
-
-    fn apply_enqueue(&mut self, meta: &Meta, mut enqueue: Enqueue, first: bool) -> Reply {
-        let origin = enqueue.origin;
-        let uid = uid_in(&enqueue.message.body());
-        if self.desk.defect == Defect::DroppedDedup {
-            enqueue.origin = None;
-        }
-        let before = if first { self.queue.overview().messages } else { 0 };
-        let reply = self.queue.apply(meta, Command::Enqueue(enqueue), &mut self.fx);
-        if first {
-            let added = self.queue.overview().messages - before;
-            let mut judge = self.desk.judge.lock();
-            match (origin, uid) {
-                (Some(origin), Some(uid)) => {
-                    let enqueued = Enqueued { origin, reference: meta.reference, reply: &reply, added };
-                    judge.enqueued(self.group, uid, &enqueued);
-                }
-                _ => judge.wrong(|| format!("{:?} of group {}: no origin or no identity", meta.reference, self.group)),
-            }
-        }
-        reply
-    }
-
-    /// Messages that the delivery limit dropped are not lost.
-    fn excuse_dropped(&self) {
-        let count = |effect: &Effect| match effect {
-            Effect::Dropped { reason: DeadReason::DeliveryLimit, count } => *count,
-            _ => 0,
-        };
-        let dropped: u64 = self.fx.iter().map(count).sum();
-        if dropped > 0 {
-            self.desk.judge.lock().queue(self.group).excused += dropped;
+    fn apply_command(&mut self, meta: &Meta, command: Command, departures: Option<&mut Departures>) -> Reply {
+        match (command, departures) {
+            (Command::Enqueue(enqueue), departures) => self.apply_enqueue(meta, enqueue, departures.is_some()),
+            (other, Some(departures)) => self.apply_watched(meta, other, departures),
+            (other, None) => self.queue.apply(meta, other, &mut self.fx),
         }
     }
 
@@ -373,6 +347,8 @@ impl StateMachine for QueueMember {
                 self.append(&Command::SessionDown { session, loss: SessionLoss::Gone }, out);
             }
             Ask::NodesChanged => self.watch_nodes(out),
+            Ask::DeadLetters(bodies) => self.publish_dead(&bodies, out),
+            Ask::WorkerHears(said) => self.worker_hears(said, out),
             Ask::Metadata(_) => {}
         }
     }
@@ -399,7 +375,8 @@ impl StateMachine for QueueMember {
         match request {
             Ask::Publish { from, .. } | Ask::Command { from, .. } => self.say(from, not_leader(why)),
             Ask::Redeliver { consumer, .. } => self.say(consumer.session, not_leader(why)),
-            Ask::SessionGone(_) | Ask::NodesChanged | Ask::Metadata(_) => {}
+            Ask::WorkerHears(said) if !self.employs(said.session) => self.nobody_hears(&said),
+            Ask::WorkerHears(_) | Ask::SessionGone(_) | Ask::NodesChanged | Ask::DeadLetters(_) | Ask::Metadata(_) => {}
         }
     }
 
@@ -412,6 +389,7 @@ impl StateMachine for QueueMember {
         let awaited = self.awaited.pop_front_if(|a| a.index == entry.index && a.term == entry.term);
         let mut awaited = awaited.map_or_else(Vec::new, |a| a.replies).into_iter().peekable();
         let mut confirms = Confirms::default();
+        let mut departures = first.then(Departures::default);
         for (position, bytes) in entry.batch.iter().enumerate() {
             let meta = Meta {
                 reference: Reference::new(entry.index, position as u16),
@@ -430,7 +408,7 @@ impl StateMachine for QueueMember {
                 Command::Enqueue(enqueue) => enqueue.origin,
                 _ => None,
             };
-            let reply = self.apply_command(&meta, command, first);
+            let reply = self.apply_command(&meta, command, departures.as_mut());
             if !speaks {
                 continue;
             }
@@ -443,8 +421,8 @@ impl StateMachine for QueueMember {
         for (session, first, last, outcome) in confirms.0 {
             self.say(session, QueueEvent::Enqueued { first, last, outcome });
         }
-        if first {
-            self.excuse_dropped();
+        if let Some(departures) = departures {
+            self.tell_departures(departures);
         }
         if entry.live {
             self.perform(cx);
@@ -479,6 +457,7 @@ impl StateMachine for QueueMember {
                 self.timers.clear();
                 self.told.clear();
                 self.owed.clear();
+                self.worker = None;
             }
             Role::Elected => {}
         }
@@ -489,6 +468,7 @@ impl StateMachine for QueueMember {
             self.append(&command, out);
         }
         self.watch_nodes(out);
+        self.work_on(cx);
         let due: Vec<TimerKey> = self.timers.iter().filter(|(_, at)| **at <= cx.now_ms).map(|(key, _)| *key).collect();
         for key in due {
             self.timers.remove(&key);
@@ -517,7 +497,7 @@ impl StateMachine for QueueMember {
             return Some(0);
         }
         let recheck = (!self.monitored.is_empty()).then_some(self.rechecked_at + RECHECK_MS);
-        self.timers.values().min().copied().into_iter().chain(recheck).min()
+        self.timers.values().min().copied().into_iter().chain(recheck).chain(self.works_at()).min()
     }
 
     fn reclaimable_bytes(&self) -> u64 {

@@ -4,12 +4,12 @@
 use warren_sim::plan::{Defect, Profile};
 use warren_sim::run::{Watch, replay, run};
 
-const INSIDE: Watch = Watch { trace: false, inside: true };
-const OUTCOMES: Watch = Watch { trace: false, inside: false };
+pub(super) const INSIDE: Watch = Watch { trace: false, inside: true };
+pub(super) const OUTCOMES: Watch = Watch { trace: false, inside: false };
 
 /// Looks for a defect under so many seeds, up to one that shows it and passes without the defect; answers what was
 /// seen.
-fn found(defect: Defect, watch: Watch, seeds: u64) -> String {
+pub(super) fn found(defect: Defect, watch: Watch, seeds: u64) -> String {
     let failing = |seed| Some((seed, run(seed, Profile::Ci, defect, watch).wrong?));
     let Some((seed, wrong)) = (0..seeds).find_map(failing) else { panic!("{defect:?} passes {seeds} seeds") };
     println!("{wrong}\n  {}", replay(seed, Profile::Ci, defect, watch));

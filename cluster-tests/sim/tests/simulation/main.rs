@@ -3,5 +3,7 @@
 //! `warren-sim run` runs more seeds, `warren-sim replay` one of them again.
 
 mod defects;
+mod machine_defects;
+mod queue_defects;
 mod replays;
 mod seeds;
