@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use lapin::options::{BasicAckOptions, BasicGetOptions, BasicQosOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection};
@@ -259,4 +260,36 @@ fn kept_dead_letters_follow_the_policy_and_go_with_a_purge() {
 fn amqplib_programs_use_them_as_well() {
     let cluster = Cluster::start(3);
     Program::node("quorum_queue.js").arg("--ports", cluster.ports()).pass();
+}
+
+/// One that is cut off for less than that keeps them, and may answer.
+#[test]
+fn a_consumer_that_is_cut_off_for_a_while_keeps_its_messages_and_answers_them() {
+    let cluster = Cluster::start(3);
+    let counts = |node: usize| {
+        let rows = cluster[node].ctl_rows(&["list_queues", "messages_ready", "messages_unacknowledged"])?;
+        let row = rows.first()?;
+        Some((row["messages_ready"].as_u64()?, row["messages_unacknowledged"].as_u64()?))
+    };
+    runtime().block_on(async {
+        let (_c0, near) = channel(&cluster[0]).await;
+        declare(&near, "kept", &[]).await;
+        let (_c2, far) = channel(&cluster[2]).await;
+        let options = lapin::options::BasicConsumeOptions::default();
+        let mut consumer = far.basic_consume("kept".into(), "c".into(), options, FieldTable::default()).await.unwrap();
+        let publish = || amqp::publish(&near, "kept", b"held", amqp::ANSWER_LIMIT);
+        assert_eq!(publish().await.unwrap(), Some(true));
+        let held = consumer.next().await.expect("a delivery").unwrap();
+        cluster[2].suspend();
+        // Longer than it takes to be given up, and shorter than the queue waits.
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        assert_eq!(publish().await.unwrap(), Some(true));
+        assert_eq!(counts(0), Some((1, 1)), "it keeps what it holds, and gets no more");
+        cluster[2].resume();
+        let next = tokio::time::timeout(SOON, consumer.next()).await.expect("it is served again").unwrap().unwrap();
+        assert!(!next.redelivered && !held.redelivered);
+        held.acker.ack(BasicAckOptions::default()).await.unwrap();
+        next.acker.ack(BasicAckOptions::default()).await.unwrap();
+        wait_for("both to be done with", SOON, || (counts(1)? == (0, 0)).then_some(()));
+    });
 }

@@ -709,6 +709,21 @@ impl Session {
             self.by_tag.remove(&consumer.handle.tag);
             out.push(Output::Cancelled { tag: consumer.handle.tag.clone() });
         }
+        self.forget_gone(group);
+    }
+
+    /// Forgets a queue that is gone, unless the client still has deliveries of it: a channel may outlive any number of
+    /// queues.
+    fn forget_gone(&mut self, group: GroupId) {
+        if self.consumers.iter().any(|(_, consumer)| consumer.group == group && consumer.unanswered > 0) {
+            return;
+        }
+        self.consumers.retain(|_, consumer| consumer.group != group);
+        if let Some(client) = self.clients.remove(&group)
+            && client.enqueuer != self.me
+        {
+            self.broker.sessions().unregister(client.enqueuer);
+        }
     }
 
     /// A node is reachable again.
