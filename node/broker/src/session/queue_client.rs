@@ -187,7 +187,9 @@ impl QueueClient {
 
     /// Word of the queue's limit may have been lost: asks again, with the next request.
     pub fn recheck(&mut self, correlation: u64, now: Instant) {
-        if self.registration == Registration::Done && self.rechecking.is_none() && !self.gone {
+        // A limit may have come by a policy, after the first publish had made it known.
+        let may_refuse = self.registration == Registration::Done || (self.rejecting && self.may_publish());
+        if may_refuse && self.rechecking.is_none() && !self.gone {
             self.rechecking = Some(correlation);
             self.rechecked = now;
             self.command(correlation, QueueRequest::Register);
@@ -655,6 +657,22 @@ mod tests {
         f.flush(None);
         assert_eq!(f.publishes(), [(B, 1, 2)]);
         assert!(f.resolved.is_empty());
+    }
+
+    #[test]
+    fn a_refusal_whose_end_was_not_heard_is_asked_about_however_the_publisher_became_known() {
+        let mut f = Fixture::new();
+        f.publish(1..=1);
+        f.flush(Some(A));
+        f.enqueued(1, 1, EnqueueOutcome::Enqueued);
+        f.client.set_rejecting(true);
+        let later = f.now + RESEND_AFTER;
+        assert!(f.client.doubts_refusal(later));
+        f.client.recheck(5, later);
+        assert!(!f.client.doubts_refusal(later) && !f.client.is_idle());
+        let resolved = &mut f.resolved;
+        assert!(f.client.registered(5, false, &mut |tag, taken| resolved.push((tag, taken))));
+        assert!(f.client.takes_publishes());
     }
 
     #[test]
