@@ -6,7 +6,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::ids::MachineVersion;
+use crate::ids::{MachineVersion, SessionRef};
 
 /// The only format this binary writes.
 const FORMAT: u8 = 1;
@@ -35,12 +35,14 @@ pub struct BatchBuilder {
     effective: MachineVersion,
     ends: Vec<u32>,
     bytes: BytesMut,
+    /// The session of the last publish and the number of the one that follows.
+    next_publish: Option<(SessionRef, u64)>,
 }
 
 impl BatchBuilder {
     /// A builder for a group whose version at the end of its log is `effective`.
     pub fn new(effective: MachineVersion) -> Self {
-        BatchBuilder { effective, ends: Vec::new(), bytes: BytesMut::new() }
+        BatchBuilder { effective, ends: Vec::new(), bytes: BytesMut::new(), next_publish: None }
     }
 
     /// The version that commands must be encoded in.
@@ -62,6 +64,13 @@ impl BatchBuilder {
         encode(&mut self.bytes);
         self.ends.push(self.bytes.len() as u32);
         Ok(position as u16)
+    }
+
+    /// Notes a session's publish `seq`, which is added next. Whether it follows the last one in this batch: then neither
+    /// session nor number need be written.
+    pub fn follows(&mut self, session: SessionRef, seq: u64) -> bool {
+        let expected = self.next_publish.replace((session, seq.wrapping_add(1)));
+        expected == Some((session, seq))
     }
 
     /// Number of commands.
@@ -96,6 +105,7 @@ impl BatchBuilder {
         out.extend_from_slice(&self.bytes);
         self.ends.clear();
         self.bytes.clear();
+        self.next_publish = None;
         out.freeze()
     }
 }

@@ -28,12 +28,12 @@ pub struct ContentHeader {
 impl ContentHeader {
     /// Reads a header frame's payload.
     pub fn decode(payload: &Bytes) -> Result<Self, ProtocolError> {
-        Self::decode_after(payload.clone(), &[])
+        Self::decode_after(payload.clone(), <[u8]>::is_empty)
     }
 
-    /// Reads a header frame's payload; `known` is a property block that was checked before, often that of the last
-    /// message: the same bytes are not checked again.
-    pub fn decode_after(mut payload: Bytes, known: &[u8]) -> Result<Self, ProtocolError> {
+    /// Reads a header frame's payload; `is_known` tells property blocks that were checked before, often those of the last
+    /// messages: they are not checked again.
+    pub fn decode_after(mut payload: Bytes, is_known: impl FnOnce(&[u8]) -> bool) -> Result<Self, ProtocolError> {
         let mut octets = Octets::new(&payload);
         let (Some(class), Some(weight), Some(body_size)) = (octets.u16(), octets.u16(), octets.u64()) else {
             return Err(ProtocolError::new(ReplyCode::FrameError, "content header is truncated"));
@@ -50,7 +50,7 @@ impl ContentHeader {
             return Err(ProtocolError::new(ReplyCode::FrameError, text));
         }
         payload.advance(HEADER_FIXED);
-        if payload != known {
+        if !is_known(&payload) {
             PropertiesRef::parse(&payload)?;
         }
         Ok(ContentHeader { body_size, properties: payload })

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use warren_proto::ids::Reference;
-use warren_queues::quorum::{Config, Effects, MV1, MV2, Meta, Queue, stored_message};
+use warren_queues::quorum::{Config, Decoder, Effects, MV1, MV2, Meta, Queue, stored_message};
 
 fuzz_target!(|data: &[u8]| {
     let [declared, length, rest @ ..] = data else { return };
@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
         let meta = Meta { reference: Reference::new(index, 0), term: 1, ts_ms, version };
         let command = Bytes::copy_from_slice(command);
         let _ = stored_message(&command);
-        queue.apply_encoded(&meta, command, &mut effects);
+        queue.apply_encoded(&meta, &mut Decoder::new(version), command, &mut effects);
         effects.clear();
         queue.check_invariants().expect("the state is sound after every command");
     }

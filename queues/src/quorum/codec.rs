@@ -3,7 +3,7 @@
 //! | Tag | Command | Fields |
 //! |---|---|---|
 //! | 1 | RegisterEnqueuer | session |
-//! | 2 | Enqueue | flags (1 = origin, 2 = delivery count, 4 = priority, 8 = TTL), [session, seq], [delivery count], [priority, 1 byte], [TTL], meta size, container to the end |
+//! | 2 | Enqueue | flags (1 = origin, 2 = delivery count, 4 = priority, 8 = TTL, 16 = from version 2: follows), [session, seq], [delivery count], [priority, 1 byte], [TTL], meta size, container to the end |
 //! | 3 | Attach | consumer id, mode, priority, flags (1 = acks), args, user name, timeout, default timeout |
 //! | 4, 5 | Dequeue, and settled at once | consumer id, default timeout |
 //! | 6 | Settle | consumer ref, ids |
@@ -25,6 +25,9 @@
 //! | 24 | DlxAttach | session, prefetch |
 //! | 25 | DlxSettle | session, ids |
 //! | 26 | DelayedRetryNow; from version 2 | count |
+//!
+//! An enqueue that *follows* has the session of the last one with an origin in the same log entry, and the next number:
+//! most publishes of an entry do, and this saves them some twenty bytes.
 //!
 //! A number that may be absent is written as 0, or as the number plus 1. A mode is 0 and a prefetch count, or 1 and the
 //! initial delivery count.
@@ -78,6 +81,7 @@ const WITH_ORIGIN: u8 = 1;
 const WITH_DELIVERY_COUNT: u8 = 2;
 const WITH_PRIORITY: u8 = 4;
 const WITH_TTL: u8 = 8;
+const FOLLOWS: u8 = 16;
 const ACKS: u8 = 1;
 const MODE_PREFETCH: u8 = 0;
 const MODE_CREDITED: u8 = 1;
@@ -102,7 +106,7 @@ pub(super) fn encode(command: &Command, version: MachineVersion, out: &mut Bytes
             out.put_u8(REGISTER);
             put_session(out, session);
         }
-        Command::Enqueue(enqueue) => put_enqueue(out, enqueue),
+        Command::Enqueue(enqueue) => put_enqueue(out, Source::of(enqueue.origin), enqueue),
         Command::Attach(attach) => put_attach(out, attach),
         Command::Dequeue { consumer, settled, default_timeout_ms } => {
             out.put_u8(if *settled { DEQUEUE_SETTLED } else { DEQUEUE });
@@ -176,11 +180,60 @@ pub(super) fn encode(command: &Command, version: MachineVersion, out: &mut Bytes
     }
 }
 
-pub(super) fn decode(version: MachineVersion, mut bytes: Bytes) -> Result<Command, DecodeError> {
-    if bytes.first() == Some(&ENQUEUE) {
-        bytes.advance(1);
-        return enqueue(bytes).map(Command::Enqueue);
+/// Reads the commands of one log entry, in their order.
+#[derive(Debug)]
+pub struct Decoder {
+    version: MachineVersion,
+    /// Of the last publish.
+    last: Option<Origin>,
+}
+
+impl Decoder {
+    /// A decoder for an entry of a group at `version`.
+    pub fn new(version: MachineVersion) -> Self {
+        Decoder { version, last: None }
     }
+
+    /// Reads the next command. A message's bytes share `bytes`' buffer. After an error, what follows can still be read, but
+    /// for publishes that go by the one that could not.
+    pub fn decode(&mut self, mut bytes: Bytes) -> Result<Command, DecodeError> {
+        if bytes.first() != Some(&ENQUEUE) {
+            return decode(self.version, bytes);
+        }
+        bytes.advance(1);
+        let read = self.enqueue(bytes);
+        match &read {
+            Ok(enqueue) => self.last = enqueue.origin.or(self.last),
+            Err(_) => self.last = None,
+        }
+        read.map(Command::Enqueue)
+    }
+
+    /// Reads an enqueue after its tag.
+    fn enqueue(&self, mut bytes: Bytes) -> Result<Enqueue, DecodeError> {
+        let mut r = Reader::new(&bytes);
+        let Head { source, traits, meta_size } = enqueue_head(&mut r)?;
+        let head = r.position();
+        bytes.advance(head);
+        let message = StoredMessage::new(meta_size, bytes).ok_or(DecodeError::Truncated)?;
+        let origin = match source {
+            Source::Nowhere => None,
+            Source::Origin(origin) => Some(origin),
+            Source::Next if self.version < MV2 => {
+                return Err(DecodeError::NotInVersion { tag: ENQUEUE, version: self.version });
+            }
+            Source::Next => {
+                let last = self.last.ok_or(DecodeError::Value("enqueue that follows none"))?;
+                Some(Origin { seq: last.seq.wrapping_add(1), ..last })
+            }
+        };
+        let Traits { delivery_count, priority, ttl_ms } = traits;
+        Ok(Enqueue { origin, delivery_count, priority, ttl_ms, message })
+    }
+}
+
+/// Reads a command that is no enqueue.
+fn decode(version: MachineVersion, bytes: Bytes) -> Result<Command, DecodeError> {
     let mut r = Reader::new(&bytes);
     let tag = r.u8()?;
     if matches!(tag, RETURN_FAILED | CONSUMER_DISCONNECTED | CONSUMER_DEADLINES | DELAYED_RETRY_NOW) && version < MV2 {
@@ -241,33 +294,51 @@ pub fn stored_message(command: &Bytes) -> Option<StoredMessage> {
     StoredMessage::new(head.meta_size, command.slice(r.position()..))
 }
 
-fn put_enqueue(out: &mut BytesMut, enqueue: &Enqueue) {
-    let Enqueue { origin, delivery_count, priority, ttl_ms, message } = enqueue;
+/// Where an enqueue comes from, as it is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source {
+    /// It is untracked.
+    Nowhere,
+    /// In full.
+    Origin(Origin),
+    /// It follows the last one in its entry.
+    Next,
+}
+
+impl Source {
+    pub fn of(origin: Option<Origin>) -> Self {
+        origin.map_or(Source::Nowhere, Source::Origin)
+    }
+}
+
+pub(super) fn put_enqueue(out: &mut BytesMut, source: Source, enqueue: &Enqueue) {
+    let Enqueue { delivery_count, priority, ttl_ms, message, .. } = enqueue;
     let traits = Traits { delivery_count: *delivery_count, priority: *priority, ttl_ms: *ttl_ms };
-    put_head(out, origin.as_ref(), &traits, message.meta_size(), message.container().len());
+    put_head(out, source, &traits, message.meta_size(), message.container().len());
     out.extend_from_slice(message.container());
 }
 
 /// Writes an enqueue whose container is in two parts.
-pub(super) fn put_publish(out: &mut BytesMut, origin: Origin, traits: &Traits, meta: &[u8], body: &[u8]) {
-    put_head(out, Some(&origin), traits, meta.len() as u32, meta.len() + body.len());
+pub(super) fn put_publish(out: &mut BytesMut, source: Source, traits: &Traits, meta: &[u8], body: &[u8]) {
+    put_head(out, source, traits, meta.len() as u32, meta.len() + body.len());
     out.extend_from_slice(meta);
     out.extend_from_slice(body);
 }
 
 /// Writes what comes before the container.
-fn put_head(out: &mut BytesMut, origin: Option<&Origin>, traits: &Traits, meta_size: u32, container: usize) {
+fn put_head(out: &mut BytesMut, source: Source, traits: &Traits, meta_size: u32, container: usize) {
     let Traits { delivery_count, priority, ttl_ms } = *traits;
     out.reserve(ENQUEUE_OVERHEAD + container);
     out.put_u8(ENQUEUE);
     let flag = |present: bool, flag: u8| if present { flag } else { 0 };
     out.put_u8(
-        flag(origin.is_some(), WITH_ORIGIN)
+        flag(matches!(source, Source::Origin(_)), WITH_ORIGIN)
+            | flag(matches!(source, Source::Next), FOLLOWS)
             | flag(delivery_count > 0, WITH_DELIVERY_COUNT)
             | flag(priority.is_some(), WITH_PRIORITY)
             | flag(ttl_ms.is_some(), WITH_TTL),
     );
-    if let Some(origin) = origin {
+    if let Source::Origin(origin) = source {
         put_session(out, &origin.session);
         put_varint(out, origin.seq);
     }
@@ -285,37 +356,28 @@ fn put_head(out: &mut BytesMut, origin: Option<&Origin>, traits: &Traits, meta_s
 
 /// What comes before the container.
 struct Head {
-    origin: Option<Origin>,
+    source: Source,
     traits: Traits,
     meta_size: u32,
 }
 
 fn enqueue_head(r: &mut Reader<'_>) -> Result<Head, DecodeError> {
     let flags = r.u8()?;
-    if flags & !(WITH_ORIGIN | WITH_DELIVERY_COUNT | WITH_PRIORITY | WITH_TTL) != 0 {
+    if flags & !(WITH_ORIGIN | WITH_DELIVERY_COUNT | WITH_PRIORITY | WITH_TTL | FOLLOWS) != 0 {
         return Err(DecodeError::Value("enqueue flags"));
     }
     let with = |flag: u8| flags & flag != 0;
-    let origin = match with(WITH_ORIGIN) {
-        true => Some(Origin { session: r.session()?, seq: r.varint()? }),
-        false => None,
+    let source = match (with(WITH_ORIGIN), with(FOLLOWS)) {
+        (false, false) => Source::Nowhere,
+        (true, false) => Source::Origin(Origin { session: r.session()?, seq: r.varint()? }),
+        (false, true) => Source::Next,
+        (true, true) => return Err(DecodeError::Value("enqueue flags")),
     };
     let delivery_count = if with(WITH_DELIVERY_COUNT) { r.u32("delivery count")? } else { 0 };
     let priority = if with(WITH_PRIORITY) { Some(r.u8()?) } else { None };
     let ttl_ms = if with(WITH_TTL) { Some(r.varint()?) } else { None };
     let traits = Traits { delivery_count, priority, ttl_ms };
-    Ok(Head { origin, traits, meta_size: r.u32("meta size")? })
-}
-
-/// Reads an enqueue after its tag.
-fn enqueue(mut bytes: Bytes) -> Result<Enqueue, DecodeError> {
-    let mut r = Reader::new(&bytes);
-    let Head { origin, traits, meta_size } = enqueue_head(&mut r)?;
-    let head = r.position();
-    bytes.advance(head);
-    let message = StoredMessage::new(meta_size, bytes).ok_or(DecodeError::Truncated)?;
-    let Traits { delivery_count, priority, ttl_ms } = traits;
-    Ok(Enqueue { origin, delivery_count, priority, ttl_ms, message })
+    Ok(Head { source, traits, meta_size: r.u32("meta size")? })
 }
 
 fn put_modify(out: &mut BytesMut, modify: &Modify) {

@@ -259,9 +259,10 @@ impl Command {
         }
     }
 
-    /// Reads one command at a group's version. A message's bytes share `bytes`' buffer.
+    /// Reads one command alone at a group's version; those of a log entry are read by one [`Decoder`](super::Decoder). A
+    /// message's bytes share `bytes`' buffer.
     pub fn decode(version: MachineVersion, bytes: Bytes) -> Result<Command, crate::DecodeError> {
-        super::codec::decode(version, bytes)
+        super::Decoder::new(version).decode(bytes)
     }
 
     /// Writes the command as a group at `version` reads it.

@@ -3,9 +3,9 @@
 use warren_proto::batch::{BatchBuilder, MAX_COMMANDS, UnsupportedVersion};
 use warren_proto::ids::MachineVersion;
 
-use super::codec::MAX_ANNOTATIONS;
+use super::codec::{MAX_ANNOTATIONS, Source, put_enqueue, put_publish};
 use super::command::{Command, Request, Traits};
-use super::version::MV1;
+use super::version::{MV1, MV2};
 use crate::enqueuer::Origin;
 use crate::msg_ids::MsgIds;
 
@@ -64,7 +64,17 @@ impl Encoder {
         if needed > self.version {
             return Err(UnsupportedVersion { effective: self.version, needed }.into());
         }
+        if let Command::Enqueue(enqueue) = request {
+            let source = enqueue.origin.map_or(Source::Nowhere, |origin| self.source(origin, out));
+            return Ok(out.push(needed, |bytes| put_enqueue(bytes, source, enqueue))?);
+        }
         Ok(out.push(needed, |bytes| request.encode(self.version, bytes))?)
+    }
+
+    /// How to write where the next publish in the batch comes from.
+    fn source(&self, origin: Origin, out: &mut BatchBuilder) -> Source {
+        let follows = out.follows(origin.session, origin.seq);
+        if follows && self.version >= MV2 { Source::Next } else { Source::Origin(origin) }
     }
 
     /// Appends a publish whose container is `meta` followed by `body`, copying both once, into the batch.
@@ -79,6 +89,7 @@ impl Encoder {
         if out.len() >= MAX_COMMANDS {
             return Err(EncodeError::BatchFull);
         }
-        Ok(out.push(MV1, |bytes| super::codec::put_publish(bytes, origin, traits, meta, body))?)
+        let source = self.source(origin, out);
+        Ok(out.push(MV1, |bytes| put_publish(bytes, source, traits, meta, body))?)
     }
 }

@@ -34,7 +34,7 @@ mod subscription;
 mod time;
 mod version;
 
-pub use codec::stored_message;
+pub use codec::{Decoder, stored_message};
 pub use command::{Attach, Command, Enqueue, Mode, Modify, Request, Traits};
 pub use config::{Config, DeadLetter, DeadLetterStrategy, DelayedRetry, Overflow, RetryOn};
 pub use effects::{CreditReply, DeadReason, Delivered, Effect, Effects, TimerKey};

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use warren_proto::ids::{MachineVersion, Reference};
 
 use super::Reply;
+use super::codec::Decoder;
 use super::command::Command;
 use super::config::Config;
 use super::consumer::Consumer;
@@ -200,9 +201,10 @@ impl Queue {
         reply
     }
 
-    /// Decodes and applies one command. Bytes that are none at the group's version change nothing and are counted.
-    pub fn apply_encoded(&mut self, meta: &Meta, command: Bytes, fx: &mut Effects) -> Reply {
-        match Command::decode(meta.version, command) {
+    /// Decodes and applies one command of the entry that `decoder` reads. Bytes that are none at the group's version change
+    /// nothing and are counted.
+    pub fn apply_encoded(&mut self, meta: &Meta, decoder: &mut Decoder, command: Bytes, fx: &mut Effects) -> Reply {
+        match decoder.decode(command) {
             Ok(command) => self.apply(meta, command, fx),
             Err(_) => {
                 self.undecodable += 1;

@@ -128,7 +128,7 @@ impl Channel {
                 }
             }
             FrameKind::Header => {
-                let header = ContentHeader::decode_after(frame.payload, self.publisher.known_block())
+                let header = ContentHeader::decode_after(frame.payload, |block| self.publisher.knows(block))
                     .map_err(|e| self.assembly.blame(e))?;
                 let content = self.checked_header(header, context)?;
                 self.complete(content, context, arena, egress)

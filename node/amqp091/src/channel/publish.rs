@@ -24,6 +24,10 @@ use crate::errors::from_broker;
 const REMEMBERED: usize = 12;
 /// How long it remembers, at most: a change by an operator takes effect no later.
 const REMEMBER: Duration = Duration::from_secs(60);
+/// Property blocks that a channel remembers of publishes with one method: ten priorities and some more.
+const VARIANTS: usize = 16;
+/// Of publishes in a row that are unlike all that is remembered, every one in so many is remembered.
+const SELDOM: u32 = 64;
 /// The tag of users who may publish in another's name.
 const IMPERSONATOR: &str = "impersonator";
 
@@ -44,16 +48,15 @@ pub struct Publisher {
     misses: u32,
 }
 
-/// A publish that was checked and routed: most publishers send the next one with the same method and properties, which
-/// then needs neither.
+/// A publish that was checked and routed: most publishers send the next one with the same method and one of few property
+/// blocks (say, another priority), which then needs neither.
 struct Remembered {
     /// The method frame's payload.
     payload: Bytes,
-    /// The property block as it was sent.
-    block: Bytes,
-    /// The stored message's head.
-    head: Bytes,
-    traits: Traits,
+    /// What the publishes with it looked like; all go to the same queues.
+    variants: SmallVec<[Variant; 1]>,
+    /// The variant that a header was last found to be like.
+    at: usize,
     queues: Routed,
     /// Of the view that the route was found in.
     generation: u64,
@@ -65,7 +68,41 @@ struct Remembered {
     by_key: bool,
 }
 
+/// What depends on a message's properties.
+struct Variant {
+    /// The property block as it was sent.
+    block: Bytes,
+    /// The stored message's head.
+    head: Bytes,
+    traits: Traits,
+}
+
 impl Remembered {
+    /// Finds the variant with a property block; whether there is one.
+    fn find(&mut self, block: &[u8]) -> bool {
+        let found = self.variants.iter().position(|variant| variant.block == block);
+        self.at = found.unwrap_or(self.at);
+        found.is_some()
+    }
+
+    /// Whether another publish goes where this one goes, whatever its properties.
+    fn goes_with(&self, other: &Remembered) -> bool {
+        self.by_key && other.by_key && self.generation == other.generation && self.payload == other.payload
+    }
+
+    /// Adds another publish's variants, in the place of the one after the last found where there are many.
+    fn join(&mut self, other: Remembered) {
+        self.checked = self.checked.min(other.checked);
+        for variant in other.variants {
+            if self.variants.len() < VARIANTS {
+                self.variants.push(variant);
+            } else {
+                self.at = (self.at + 1) % VARIANTS;
+                self.variants[self.at] = variant;
+            }
+        }
+    }
+
     /// Whether the permission and the route still hold.
     fn holds(&self, context: &Context) -> bool {
         self.fresh && self.generation == context.broker.metadata().projections().generation()
@@ -97,9 +134,9 @@ impl Publisher {
         self.last = None;
     }
 
-    /// The property block of the remembered publish; it was checked.
-    pub fn known_block(&self) -> &[u8] {
-        self.last.as_ref().map_or(&[], |last| &last.block)
+    /// Whether a property block is one of those remembered, which were checked.
+    pub fn knows(&mut self, block: &[u8]) -> bool {
+        self.last.as_mut().is_some_and(|last| last.find(block))
     }
 
     /// Notes what time has done to what is remembered; called once a batch.
@@ -109,11 +146,21 @@ impl Publisher {
         }
     }
 
-    /// Whether to remember a publish that was unlike the remembered one. Not each time: publishers whose messages all
+    /// Whether to remember a publish that was unlike the remembered ones. Not each time: publishers whose messages all
     /// differ would pay for nothing.
     fn missed(&mut self) -> bool {
         self.misses = self.misses.wrapping_add(1);
-        self.misses.is_power_of_two() || self.misses.is_multiple_of(64)
+        self.misses.is_power_of_two() || self.misses.is_multiple_of(SELDOM)
+    }
+
+    /// Remembers a publish: beside those with the same method and route, or instead of what was remembered.
+    fn remember(&mut self, publish: Remembered) {
+        // Messages that all differ are not worth searching among many.
+        let differ = self.misses >= SELDOM;
+        match &mut self.last {
+            Some(last) if !differ && last.fresh && last.goes_with(&publish) => last.join(publish),
+            last => *last = Some(publish),
+        }
     }
 
     /// The queues that a message reaches, and the generation of the view that says so; an exchange that is missing or
@@ -163,11 +210,12 @@ impl Channel {
     ) -> Result<(), ProtocolError> {
         if content.method.repeats
             && let Some(last) = &self.publisher.last
-            && last.block == content.properties
+            && let Some(variant) = last.variants.get(last.at)
+            && variant.block == content.properties
             && last.holds(context)
         {
             self.publisher.misses = 0;
-            let message = QueuedMessage { head: last.head.clone(), body: content.body, traits: last.traits };
+            let message = QueuedMessage { head: variant.head.clone(), body: content.body, traits: variant.traits };
             self.session.publish(&last.queues, message);
             return Ok(());
         }
@@ -218,11 +266,15 @@ impl Channel {
         // What needs more than to be handed to the queues is not remembered, nor what depends on a reply consumer.
         let plain = !returned && replies.is_empty() && properties.reply_to() != Some(REPLY_TO);
         if plain && self.publisher.missed() {
-            self.publisher.last = Some(Remembered {
-                payload: Bytes::copy_from_slice(&content.method.payload),
+            let variant = Variant {
                 block: Bytes::copy_from_slice(&content.properties),
                 head: Bytes::copy_from_slice(message.head()),
                 traits,
+            };
+            self.publisher.remember(Remembered {
+                payload: Bytes::copy_from_slice(&content.method.payload),
+                variants: SmallVec::from_buf([variant]),
+                at: 0,
                 queues: targets.clone(),
                 generation,
                 checked,
@@ -364,6 +416,64 @@ mod tests {
         let error = expiry("10ms", &[]).expect_err("refused");
         assert_eq!(error.code, ReplyCode::PreconditionFailed);
         assert!(error.explanation.contains("not an integer"), "{error}");
+    }
+
+    fn remembered(key: &'static [u8], priority: u8, generation: u64) -> Remembered {
+        let block = Properties { priority: Some(priority), ..Properties::default() }.to_bytes();
+        let traits = Traits { priority: Some(priority), ..Traits::default() };
+        Remembered {
+            payload: Bytes::from_static(key),
+            variants: SmallVec::from_buf([Variant { block, head: Bytes::new(), traits }]),
+            at: 0,
+            queues: Routed::new(),
+            generation,
+            checked: Instant::now(),
+            fresh: true,
+            by_key: true,
+        }
+    }
+
+    fn known_priority(publisher: &mut Publisher, priority: u8) -> Option<u8> {
+        let block = Properties { priority: Some(priority), ..Properties::default() }.to_bytes();
+        let known = publisher.knows(&block);
+        let last = publisher.last.as_ref()?;
+        known.then(|| last.variants[last.at].traits.priority)?
+    }
+
+    #[test]
+    fn property_blocks_of_publishes_with_one_route_are_remembered_beside_each_other() {
+        let mut publisher = Publisher::default();
+        for priority in 0..10 {
+            publisher.remember(remembered(b"a", priority, 1));
+        }
+        for priority in (0..10).rev() {
+            assert_eq!(known_priority(&mut publisher, priority), Some(priority));
+        }
+        // Many, and the last ones are there.
+        for priority in 0..100 {
+            publisher.remember(remembered(b"a", priority, 1));
+            assert_eq!(known_priority(&mut publisher, priority), Some(priority));
+        }
+        assert_eq!(publisher.last.as_ref().map(|last| last.variants.len()), Some(VARIANTS));
+    }
+
+    #[test]
+    fn what_goes_elsewhere_is_remembered_instead() {
+        let other_generation = remembered(b"a", 2, 2);
+        let by_headers = Remembered { by_key: false, ..remembered(b"a", 2, 1) };
+        for other in [remembered(b"b", 2, 1), other_generation, by_headers] {
+            let mut publisher = Publisher::default();
+            publisher.remember(remembered(b"a", 1, 1));
+            publisher.remember(other);
+            assert_eq!(known_priority(&mut publisher, 1), None);
+            assert_eq!(known_priority(&mut publisher, 2), Some(2));
+        }
+        // Messages that all differ: one is enough.
+        let mut publisher = Publisher::default();
+        publisher.remember(remembered(b"a", 1, 1));
+        publisher.misses = SELDOM;
+        publisher.remember(remembered(b"a", 2, 1));
+        assert_eq!((known_priority(&mut publisher, 1), known_priority(&mut publisher, 2)), (None, Some(2)));
     }
 
     #[test]

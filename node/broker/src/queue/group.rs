@@ -8,8 +8,8 @@ use bytes::Bytes;
 use warren_proto::batch::{Batch, BatchBuilder};
 use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
 use warren_queues::quorum::{
-    Attach, Command, Config, DeadReason, Delivered, Effect, Effects, Encoder, Meta, Mode, Modify, Queue, Reply,
-    TimerKey, stored_message,
+    Attach, Command, Config, DeadReason, Decoder, Delivered, Effect, Effects, Encoder, Meta, Mode, Modify, Queue,
+    Reply, TimerKey, stored_message,
 };
 use warren_queues::{ConsumerId, ConsumerKey, ConsumerMeta, ConsumerRef, Deliver, Origin, SessionLoss};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
@@ -651,6 +651,7 @@ impl StateMachine for QuorumMachine {
         let mut confirms = Confirms::default();
         // What a worker has in hand is not true any more: the next one gets what there is.
         let mut stale_worker = false;
+        let mut decoder = Decoder::new(entry.version);
         for (position, bytes) in entry.batch.iter().enumerate() {
             let meta = Meta {
                 reference: Reference::new(entry.index, position as u16),
@@ -659,7 +660,7 @@ impl StateMachine for QuorumMachine {
                 version: entry.version,
             };
             let mut origin = None;
-            let reply = match Command::decode(entry.version, bytes) {
+            let reply = match decoder.decode(bytes) {
                 Ok(command) => {
                     stale_worker |= match &command {
                         Command::Purge => true,

@@ -47,7 +47,8 @@ pub struct DriverConfig {
     pub snapshot_min_bytes: u64,
     /// Largest such number; the threshold is drawn anew between the two for each snapshot, so that groups spread out.
     pub snapshot_max_bytes: u64,
-    /// Milliseconds between two snapshots of a group, at least.
+    /// Milliseconds between two snapshots of a group with a large state, at least; a small state waits as little as a fifth
+    /// of it.
     pub snapshot_interval_ms: u64,
     /// Entries applied after which a group with anything to reclaim is snapshot even below the byte threshold: bounds
     /// what a restart replays.

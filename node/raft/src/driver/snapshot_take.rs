@@ -10,6 +10,9 @@ use super::shared::Shared;
 use crate::log_store::{SnapshotMeta, Write};
 use crate::machine::StateMachine;
 
+/// Bytes of state for which a group waits a millisecond longer between two snapshots.
+const STATE_PER_MS: u64 = 1024;
+
 pub(crate) struct Snapshots {
     taken: u64,
     threshold: u64,
@@ -38,6 +41,13 @@ impl Snapshots {
         self.writing.is_some()
     }
 
+    /// Milliseconds to the next snapshot, at least: as long as the state is large. A busy queue that is kept short is
+    /// written often, so that its entries are dead before the database writes them a second time.
+    fn pause(&self, config: &DriverConfig) -> u64 {
+        let longest = config.snapshot_interval_ms;
+        (longest / 5 + self.state_len / STATE_PER_MS).min(longest)
+    }
+
     fn draw_threshold(&mut self, config: &DriverConfig, group: GroupId) {
         let span = config.snapshot_max_bytes.saturating_sub(config.snapshot_min_bytes).max(1);
         let draw = mix(&[config.seed, config.node.0, group.0, self.taken, 0x736e_6170]);
@@ -61,7 +71,7 @@ impl<M: StateMachine> Group<M> {
             let config = &shared.config;
             let long = self.snapshots.replayed >= config.snapshot_replay_bytes.max(4 * self.snapshots.state_len);
             let worth = reclaimable >= self.snapshots.threshold || (many && reclaimable > 0) || long;
-            if !worth || shared.now_ms < self.snapshots.last_ms + shared.config.snapshot_interval_ms {
+            if !worth || shared.now_ms < self.snapshots.last_ms + self.snapshots.pause(config) {
                 return;
             }
         }

@@ -175,12 +175,13 @@ proptest! {
         version in 0u16..4,
     ) {
         let mut m = busy(&ops, MV2, some_config(&config));
+        let mut decoder = Decoder::new(MachineVersion(version));
         for command in commands {
             let command = Bytes::from(command);
             let _ = stored_message(&command);
             m.index += 1;
             let meta = Meta { version: MachineVersion(version), ..m.meta() };
-            m.queue.apply_encoded(&meta, command, &mut m.fx);
+            m.queue.apply_encoded(&meta, &mut decoder, command, &mut m.fx);
             m.queue.check_invariants().unwrap();
         }
     }
@@ -193,6 +194,7 @@ proptest! {
         version in 1u16..3,
     ) {
         let mut m = busy(&ops, MV2, some_config(&config));
+        let mut decoder = Decoder::new(MachineVersion(version));
         for (command, damage) in commands {
             let mut bytes = bytes::BytesMut::new();
             command.encode(MV2, &mut bytes);
@@ -204,7 +206,7 @@ proptest! {
             let _ = stored_message(&bytes);
             m.index += 1;
             let meta = Meta { version: MachineVersion(version), ..m.meta() };
-            m.queue.apply_encoded(&meta, bytes, &mut m.fx);
+            m.queue.apply_encoded(&meta, &mut decoder, bytes, &mut m.fx);
             m.queue.check_invariants().unwrap();
         }
     }

@@ -57,7 +57,7 @@ impl Member {
         let mut batch = BatchBuilder::new(self.version);
         Encoder::for_group(self.version).encode(&command, &mut batch).unwrap();
         let bytes = Batch::parse(batch.finish(self.ts_ms)).unwrap().get(0).unwrap();
-        let reply = self.queue.apply_encoded(&self.meta(), bytes, &mut self.fx);
+        let reply = self.queue.apply_encoded(&self.meta(), &mut Decoder::new(self.version), bytes, &mut self.fx);
         self.queue.check_invariants().unwrap();
         reply
     }

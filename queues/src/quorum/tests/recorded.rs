@@ -123,13 +123,14 @@ fn outcome(reply: &Reply, effects: &Effects) -> u32 {
 fn apply(queue: &mut Queue, index: u64, term: u64, version: MachineVersion, batch: Bytes) -> Vec<u32> {
     let batch = Batch::parse(batch).unwrap();
     let mut fx = Effects::new();
+    let mut decoder = Decoder::new(version);
     let commands = batch.iter().enumerate();
     commands
         .map(|(position, bytes)| {
             fx.clear();
             let reference = Reference::new(index, position as u16);
             let meta = Meta { reference, term, ts_ms: batch.ts_ms(), version };
-            let reply = queue.apply_encoded(&meta, bytes, &mut fx);
+            let reply = queue.apply_encoded(&meta, &mut decoder, bytes, &mut fx);
             outcome(&reply, &fx)
         })
         .collect()

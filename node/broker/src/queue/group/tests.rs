@@ -135,7 +135,8 @@ impl Fixture {
         let mut out = BatchBuilder::new(VERSION);
         act(&mut self.member, &mut out);
         let batch = Batch::parse(out.finish(self.now_ms)).unwrap();
-        batch.iter().map(|bytes| Command::decode(VERSION, bytes).unwrap()).collect()
+        let mut decoder = Decoder::new(VERSION);
+        batch.iter().map(|bytes| decoder.decode(bytes).unwrap()).collect()
     }
 
     /// What the member appends for a request.
@@ -144,7 +145,8 @@ impl Fixture {
         let cx = self.cx();
         self.member.prepare(request, &mut out, &cx);
         let batch = Batch::parse(out.finish(self.now_ms)).unwrap();
-        batch.iter().map(|bytes| Command::decode(VERSION, bytes).unwrap()).collect()
+        let mut decoder = Decoder::new(VERSION);
+        batch.iter().map(|bytes| decoder.decode(bytes).unwrap()).collect()
     }
 }
 
