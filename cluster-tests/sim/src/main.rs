@@ -113,7 +113,7 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
     let seconds = began.elapsed().as_secs_f64();
     let f = &summary.figures;
     println!(
-        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} process starts, {} snapshots, {} member changes, {} lost disks, {} lies of disks ({} found out), {} late copies, {} messages that died",
+        "{} seeds in {seconds:.1} s ({:.0} a minute), {} failed; {} events, {} virtual s, {} confirms, {} answers, {} reads, {} calls on registers ({} histories given up), {} process starts, {} snapshots, {} member changes, {} lost disks, {} lies of disks ({} found out), {} late copies, {} messages that died",
         summary.runs,
         summary.runs as f64 * 60.0 / seconds,
         summary.failures.len(),
@@ -122,6 +122,8 @@ fn run_all(seeds: Range<u64>, jobs: usize, how: How) -> ExitCode {
         f.confirms,
         f.answers,
         f.reads,
+        f.register_calls,
+        f.register_unknown,
         f.lives,
         f.snapshots,
         f.changes,

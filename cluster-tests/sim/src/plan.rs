@@ -52,6 +52,8 @@ pub enum Defect {
     Unmarked,
     /// Publishers tell their programs that a message is refused, and send it all the same.
     SentThoughRefused,
+    /// Reads of the metadata do not wait until the node knows that it has applied what they must see.
+    UnfencedReads,
     /// A worker says of dead messages that they have arrived when it has only sent them.
     DeadLettersForgotten,
 }
@@ -179,6 +181,8 @@ pub struct Plan {
     pub consumers: usize,
     /// Clients of the metadata tree.
     pub metadata_clients: usize,
+    /// Clients of registers in the metadata tree.
+    pub register_clients: usize,
     /// States are compared at multiples of this index.
     pub compare_every: u64,
     /// What is wrong on purpose.
@@ -222,6 +226,12 @@ fn weights(r: &mut Random) -> FaultWeights {
 fn member_changes(seed: u64, nodes: usize) -> u64 {
     let mut r = Random::part(seed, "members");
     if r.chance(if nodes > 3 { 500 } else { 200 }) { r.between(2, 12) } else { 0 }
+}
+
+/// How many share registers, where there is metadata. Drawn apart, so that other seeds stay what they were.
+fn register_clients(seed: u64, metadata_clients: usize) -> usize {
+    let mut r = Random::part(seed, "registers");
+    if metadata_clients > 0 && r.chance(500) { r.between(2, 4) as usize } else { 0 }
 }
 
 /// How likely members of the metadata group change, where there are nodes enough to go without one.
@@ -348,6 +358,7 @@ impl Plan {
             body_bytes: r.spread(16, 4_000),
             consumers: r.between(1, 3) as usize,
             metadata_clients,
+            register_clients: register_clients(seed, metadata_clients),
             compare_every: r.spread(1, 16),
             defect,
         }
@@ -417,6 +428,7 @@ fn driver_config(seed: u64, defect: Defect, r: &mut Random) -> DriverConfig {
         | Defect::LostForEver
         | Defect::Unmarked
         | Defect::SentThoughRefused
+        | Defect::UnfencedReads
         | Defect::DeadLettersForgotten => Sabotage::None,
     };
     config

@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use warren_proto::ids::{GroupId, NodeId};
 use warren_queues::quorum::Overview;
 
-use crate::client::{Client, Consumer, Habits, MetadataClient, Publisher};
+use crate::client::{Client, Consumer, Habits, MetadataClient, Publisher, RegisterClient};
 use crate::installs::STEPS;
 use crate::member::Member;
 use crate::plan::{Defect, Plan, Profile};
@@ -60,6 +60,10 @@ pub struct Figures {
     pub answers: u64,
     /// Reads answered.
     pub reads: u64,
+    /// Calls on shared registers.
+    pub register_calls: u64,
+    /// Histories of registers that no order was searched for to the end.
+    pub register_unknown: u64,
     /// Process starts.
     pub lives: u64,
     /// Groups whose disk holds a snapshot at the end, over all nodes.
@@ -94,6 +98,8 @@ impl Figures {
         self.confirms += other.confirms;
         self.answers += other.answers;
         self.reads += other.reads;
+        self.register_calls += other.register_calls;
+        self.register_unknown += other.register_unknown;
         self.lives += other.lives;
         self.snapshots += other.snapshots;
         self.late_copies += other.late_copies;
@@ -184,6 +190,11 @@ impl World {
                 for n in 0..plan.metadata_clients {
                     let client = MetadataClient::new(n as u64, members.clone(), part(3, n));
                     self.add_client(Client::Metadata(Box::new(client)));
+                }
+                for n in 0..plan.register_clients {
+                    let random = Random::new(mix(&[plan.seed, 0x7265_6769, n as u64]));
+                    let client = RegisterClient::new(n as u64, members.clone(), random);
+                    self.add_client(Client::Registers(Box::new(client)));
                 }
                 continue;
             }
@@ -337,12 +348,18 @@ impl World {
                 }
             }
         }
-        self.judge.lock().check_drained();
+        let mut judge = self.judge.lock();
+        judge.check_drained();
+        judge.check_registers();
     }
 
     fn report(&self, seed: u64) -> Report {
-        let judge = self.judge.lock();
+        let mut judge = self.judge.lock();
+        let registers = judge.registers();
+        let (register_calls, register_unknown) = (registers.len(), registers.unknown);
         let mut figures = Figures {
+            register_calls,
+            register_unknown,
             events: self.journal.events(),
             virtual_ms: self.now_us / 1000,
             reads: self.reads_done,

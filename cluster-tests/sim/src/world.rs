@@ -10,7 +10,7 @@ use warren_raft::driver::{Driver, EntryCache, Event, GroupSpec, GroupStatus, Out
 use warren_raft::log_store::LogStore;
 use warren_raft::machine::Role;
 
-use crate::client::{Client, Next, Turn};
+use crate::client::{Client, Next, Reading, Turn};
 use crate::directory::Directory;
 use crate::installs::{InstallMessage, Installs, stages};
 use crate::journal::Journal;
@@ -94,6 +94,8 @@ pub(crate) struct Seat {
 
 struct PendingRead {
     group: GroupId,
+    /// Of the metadata: all registers are read.
+    registers: Option<Reading>,
     node: usize,
     life: u64,
     least: u64,
@@ -422,6 +424,11 @@ impl World {
                 None if member => Next::After(TICK_US),
                 None => Next::Close,
             },
+            Client::Registers(c) => match &tree {
+                Some((tree, leader)) => c.step(tree, *leader, now_ms, turn),
+                None if member => Next::After(TICK_US),
+                None => Next::Close,
+            },
         });
         match next {
             Some(Next::After(us)) => self.after(us, Happening::Turn { client, turn }),
@@ -703,8 +710,13 @@ impl World {
         if let Some(driver) = self.nodes[node].driver()
             && driver.status(group).is_some()
         {
+            let registers = (group == GroupId::METADATA && self.plan.register_clients > 0)
+                .then(|| Reading::begin(self.judge.lock().registers(), self.now_us));
             driver.read_index(group, ctx);
-            self.reads.insert(ctx, PendingRead { group, node, life, least });
+            self.reads.insert(ctx, PendingRead { group, registers, node, life, least });
+            if self.plan.defect == Defect::UnfencedReads {
+                self.read_done(node, ctx, Some(0));
+            }
             self.settle(node);
         }
     }
@@ -716,8 +728,13 @@ impl World {
             return;
         }
         self.reads_done += 1;
+        if let Some(reading) = read.registers
+            && let Some(tree) = self.nodes[node].member(GroupId::METADATA).and_then(Member::tree)
+        {
+            reading.end(&tree.tree(), self.judge.lock().registers(), self.now_us);
+        }
         let applied = self.status(node, read.group).map_or(0, |s| s.applied);
-        if index < read.least || applied < index {
+        if (index < read.least || applied < index) && self.plan.defect != Defect::UnfencedReads {
             let PendingRead { group, least, .. } = read;
             self.wrong(|| {
                 format!("group {group}: a read on node {node} covers {index}, applied {applied}, of {least}")
@@ -839,6 +856,7 @@ impl World {
                 Said::Answered { origin, seq, index, answer } => {
                     let waits = |seat: &Seat| match &seat.client {
                         Client::Metadata(c) => c.origin() == origin && seat.session.is_some_and(|(_, on)| on == node),
+                        Client::Registers(c) => c.origin() == origin && seat.session.is_some_and(|(_, on)| on == node),
                         _ => false,
                     };
                     let Some(client) = self.seats.iter().position(waits) else { continue };
@@ -848,6 +866,7 @@ impl World {
                     let tree = tree.tree();
                     let answered = self.with_client(client, |client, turn| match client {
                         Client::Metadata(c) => c.answered(seq, &answer, &tree, turn),
+                        Client::Registers(c) => c.answered(seq, &answer, turn),
                         _ => false,
                     });
                     if answered == Some(true) {

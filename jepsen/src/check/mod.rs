@@ -7,10 +7,13 @@
 //! | [`redelivery`] | a message comes for the first time once; every later delivery says that it is one |
 //! | [`order`] | first deliveries to one consumer keep each publisher's order within a priority |
 //! | [`single_active`] | one consumer at a time is served |
+//! | [`linearizable`] | every call takes effect at one moment between its beginning and its end; [`registers`] is what calls may change |
 
 pub mod history;
+pub mod linearizable;
 pub mod order;
 pub mod redelivery;
+pub mod registers;
 mod runs;
 pub mod single_active;
 pub mod total_queue;

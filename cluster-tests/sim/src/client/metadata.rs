@@ -162,7 +162,7 @@ impl MetadataClient {
                 name: format!("q{queue}").into(),
                 kind: QueueKind::Quorum,
                 durable: true,
-                group: GroupId(100_000 + self.seq),
+                group: GroupId(100_000 + ((self.origin & 0xff) << 32) + self.seq),
                 ..Queue::default()
             }
             .create_or_get(),

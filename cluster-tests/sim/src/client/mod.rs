@@ -4,12 +4,14 @@ mod aim;
 mod consumer;
 mod metadata;
 mod publisher;
+mod registers;
 
 use warren_proto::ids::{GroupId, NodeId, SessionRef};
 
 pub use consumer::{Consumer, Habits};
 pub use metadata::MetadataClient;
 pub use publisher::Publisher;
+pub use registers::{Reading, RegisterClient};
 
 use crate::judge::SharedJudge;
 use crate::message::{Ask, ToSession};
@@ -50,6 +52,8 @@ pub enum Client {
     Consumer(Box<Consumer>),
     /// Writes metadata.
     Metadata(Box<MetadataClient>),
+    /// Uses registers in the metadata tree that others use too.
+    Registers(Box<RegisterClient>),
 }
 
 impl Client {
@@ -59,6 +63,7 @@ impl Client {
             Client::Publisher(c) => c.connected(session, turn),
             Client::Consumer(c) => c.connected(session, turn),
             Client::Metadata(c) => c.connected(),
+            Client::Registers(c) => c.connected(),
         }
     }
 
@@ -67,7 +72,7 @@ impl Client {
         match self {
             Client::Publisher(c) => c.hear(said, turn),
             Client::Consumer(c) => c.hear(said, turn),
-            Client::Metadata(_) => {}
+            Client::Metadata(_) | Client::Registers(_) => {}
         }
     }
 
@@ -77,6 +82,7 @@ impl Client {
             Client::Publisher(c) => c.is_idle(),
             Client::Consumer(c) => c.is_idle(),
             Client::Metadata(c) => c.is_idle(),
+            Client::Registers(c) => c.is_idle(),
         }
     }
 
@@ -86,6 +92,7 @@ impl Client {
             Client::Publisher(c) => c.describe(),
             Client::Consumer(c) => c.describe(),
             Client::Metadata(c) => c.describe(),
+            Client::Registers(c) => c.describe(),
         }
     }
 
@@ -94,7 +101,7 @@ impl Client {
         match self {
             Client::Publisher(c) => c.group(),
             Client::Consumer(c) => c.group(),
-            Client::Metadata(_) => GroupId::METADATA,
+            Client::Metadata(_) | Client::Registers(_) => GroupId::METADATA,
         }
     }
 
@@ -103,7 +110,7 @@ impl Client {
         match self {
             Client::Publisher(c) => c.leader(),
             Client::Consumer(c) => c.leader(),
-            Client::Metadata(_) => None,
+            Client::Metadata(_) | Client::Registers(_) => None,
         }
     }
 }

@@ -4,6 +4,7 @@ mod departures;
 mod ledger;
 mod queue_book;
 mod raft_book;
+mod register_book;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use warren_raft::log_store::{HardState, LogStore};
 pub use departures::Departures;
 pub use queue_book::{Enqueued, QueueBook};
 use raft_book::RaftBook;
+pub use register_book::RegisterBook;
 
 use crate::disk::{Forgetting, Held, SimDisk};
 use crate::queues::QueuePlan;
@@ -45,6 +47,7 @@ pub struct Judge {
     disks: Disks,
     groups: BTreeMap<GroupId, RaftBook>,
     queues: BTreeMap<GroupId, QueueBook>,
+    registers: RegisterBook,
     /// Members whose disks have forgotten something, and up to where those that found out know that they have.
     forgetful: BTreeMap<MemberUid, Gap>,
     /// Members that are gone with their disks.
@@ -63,6 +66,18 @@ impl Judge {
     pub fn wrong(&mut self, what: impl FnOnce() -> String) {
         if self.wrong.is_none() {
             self.wrong = Some(what());
+        }
+    }
+
+    /// What clients saw of the shared registers.
+    pub fn registers(&mut self) -> &mut RegisterBook {
+        &mut self.registers
+    }
+
+    /// Every call on shared registers took effect at one moment.
+    pub fn check_registers(&mut self) {
+        if let Err(what) = self.registers.check() {
+            self.wrong(|| what);
         }
     }
 

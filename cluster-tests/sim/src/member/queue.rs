@@ -7,8 +7,8 @@ use bytes::Bytes;
 use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{GroupId, MachineVersion, NodeId, Reference, SessionRef};
 use warren_queues::quorum::{
-    Command, ConsumerStatus, Delivered, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey, Traits,
-    stored_message,
+    Command, ConsumerStatus, Decoder, Delivered, Effect, Effects, Encoder, Enqueue, MV1, Meta, Queue, Reply, TimerKey,
+    Traits, stored_message,
 };
 use warren_queues::{ConsumerId, ConsumerRef, Deliver, MsgIds, Origin, SessionLoss, StoredMessage};
 use warren_raft::machine::{Applied, GroupCx, MachineSnapshot, Refusal, RestoreError, Role, StateMachine};
@@ -390,6 +390,7 @@ impl StateMachine for QueueMember {
         let mut awaited = awaited.map_or_else(Vec::new, |a| a.replies).into_iter().peekable();
         let mut confirms = Confirms::default();
         let mut departures = first.then(Departures::default);
+        let mut decoder = Decoder::new(entry.version);
         for (position, bytes) in entry.batch.iter().enumerate() {
             let meta = Meta {
                 reference: Reference::new(entry.index, position as u16),
@@ -397,7 +398,7 @@ impl StateMachine for QueueMember {
                 ts_ms: entry.batch.ts_ms(),
                 version: entry.version,
             };
-            let command = match Command::decode(entry.version, bytes) {
+            let command = match decoder.decode(bytes) {
                 Ok(command) => command,
                 Err(error) => {
                     self.desk.wrong(|| format!("{:?} of group {}: {error}", meta.reference, cx.group));

@@ -79,6 +79,13 @@ fn a_tree_that_forgets_answered_requests_is_found_by_a_wrong_answer() {
     assert!(wrong.contains("was answered"), "{wrong}");
 }
 
+/// It takes a node that is behind and does not know it.
+#[test]
+fn a_read_that_does_not_wait_for_what_it_must_see_is_found() {
+    let wrong = found(Defect::UnfencedReads, OUTCOMES, 100);
+    assert!(wrong.contains("registers of epoch"), "{wrong}");
+}
+
 #[test]
 fn a_node_without_its_disk_that_comes_back_as_its_old_self_is_found() {
     let wrong = found(Defect::OldSelf, INSIDE, 40);

@@ -1,5 +1,6 @@
 //! The judge judged: histories that are in order, and others that are not.
 
+mod linearizable;
 mod mutations;
 mod order;
 mod redelivery;
