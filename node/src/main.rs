@@ -60,6 +60,8 @@ enum Command {
 enum Perf {
     /// Drives a broker over AMQP 0-9-1
     Amqp091(perf::Options),
+    /// Declares, binds and deletes queues over AMQP 0-9-1
+    Declarations(perf::declarations::Options),
 }
 
 /// Everything that follows, whatever it looks like: these tools have rules of their own.
@@ -99,6 +101,7 @@ fn run() -> Exit {
         Ok(warren) => match warren.command {
             Command::Server(options) => server::run(options),
             Command::Perf(Perf::Amqp091(options)) => perf::run(options),
+            Command::Perf(Perf::Declarations(options)) => perf::declarations::run(options),
             Command::Ctl(Words { words }) => cli::run(Tool::Ctl, words),
             Command::Diagnostics(Words { words }) => cli::run(Tool::Diagnostics, words),
             Command::Queues(Words { words }) => cli::run(Tool::Queues, words),

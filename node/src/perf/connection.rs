@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use warren_proto::amqp091::{
     BasicConsume, BasicQos, BasicQosOk, ChannelOpen, ChannelOpenOk, ConfirmSelect, ConfirmSelectOk, ConnectionClose,
     ConnectionOpen, ConnectionOpenOk, ConnectionStartOk, ConnectionTuneOk, FieldTable, FieldValue, FrameKind, Method,
-    QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk, ShortStr,
+    QueueBind, QueueBindOk, QueueDeclare, QueueDeclareOk, QueueDelete, QueueDeleteOk, ShortStr,
 };
 
 use super::inbox::Inbox;
@@ -101,6 +101,21 @@ impl Connection {
             QueueDeclare { queue: ShortStr::truncated(queue), durable: true, arguments, ..Default::default() };
         self.request(declare, CHANNEL, |method| match method {
             Method::QueueDeclareOk(ok) => Some(ok),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Binds a queue.
+    pub async fn bind(&mut self, queue: &str, exchange: &str, key: &str) -> io::Result<()> {
+        let bind = QueueBind {
+            queue: ShortStr::truncated(queue),
+            exchange: ShortStr::truncated(exchange),
+            routing_key: ShortStr::truncated(key),
+            ..Default::default()
+        };
+        self.request(bind, CHANNEL, |method| match method {
+            Method::QueueBindOk(QueueBindOk { .. }) => Some(()),
             _ => None,
         })
         .await

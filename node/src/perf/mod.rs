@@ -8,6 +8,7 @@
 mod clock;
 mod connection;
 mod consumer;
+pub mod declarations;
 mod inbox;
 mod measure;
 mod options;
