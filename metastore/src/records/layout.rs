@@ -1,6 +1,6 @@
 //! Where records lie (spec: metadata-store.md, section 6), and what lies at a path.
 
-use crate::tree::{Component, Path, Symbol};
+use crate::tree::{Component, Condition, Path, Pattern, Step, Symbol};
 
 /// Every symbol that a path of this binary's schema uses.
 pub(crate) const SCHEMA_WORDS: &[&str] = &[
@@ -18,6 +18,7 @@ pub(crate) const SCHEMA_WORDS: &[&str] = &[
     NODE_METADATA,
     NODE_MAINTENANCE,
     FEATURE_FLAGS,
+    SERIAL,
 ];
 
 const ROOT: &str = "warren";
@@ -34,6 +35,7 @@ const NODES: &str = "nodes";
 const NODE_METADATA: &str = "node_metadata";
 const NODE_MAINTENANCE: &str = "node_maintenance";
 const FEATURE_FLAGS: &str = "feature_flags";
+const SERIAL: &str = "serial";
 
 /// Components of runtime parameters that are records of their own.
 const POLICY: &str = "policy";
@@ -71,12 +73,21 @@ pub(crate) fn exchange(vhost: &str, name: &str) -> Path {
     exchanges(vhost).child(Component::name(name))
 }
 
+pub(crate) fn serial(vhost: &str, exchange: &str) -> Path {
+    self::exchange(vhost, exchange).child(word(SERIAL))
+}
+
 pub(crate) fn topic_permissions(vhost: &str, exchange: &str) -> Path {
     self::exchange(vhost, exchange).child(word(USER_PERMISSIONS))
 }
 
 pub(crate) fn topic_permission(vhost: &str, exchange: &str, user: &str) -> Path {
     topic_permissions(vhost, exchange).child(Component::name(user))
+}
+
+pub(crate) fn all_topic_permissions(vhost: &str) -> Pattern {
+    let any = || Step::Where(Condition::AnyName);
+    Pattern::from(exchanges(vhost)).join([any(), Step::Literal(word(USER_PERMISSIONS)), any()])
 }
 
 pub(crate) fn bindings(vhost: &str, source: &str) -> Path {
