@@ -9,7 +9,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use warren_metastore::machine::{Machine, Meta, Write};
 use warren_metastore::projections::{Projections, Routed};
 use warren_metastore::records::{Binding, DestinationKind, Queue, Vhost};
-use warren_proto::ids::{GroupId, MachineVersion, Reference};
+use warren_proto::ids::{GroupId, Reference};
 
 const VHOST: &str = "/";
 
@@ -30,7 +30,7 @@ impl Broker {
     fn apply(&mut self, write: &Write) -> warren_metastore::machine::Outcome {
         self.index += 1;
         let reference = Reference::new(self.index, 0);
-        let meta = Meta { reference, ts_ms: self.index, version: MachineVersion(1) };
+        let meta = Meta { reference, ts_ms: self.index, version: *Machine::VERSIONS.end() };
         self.machine.apply(meta, &write.to_bytes(None))
     }
 
@@ -61,8 +61,20 @@ fn binding(source: &str, queue: &str, key: &str) -> Binding {
     }
 }
 
+/// Whether a binding key matches a routing key, word by word.
+fn matches(pattern: &[&str], words: &[&str]) -> bool {
+    match pattern.split_first() {
+        None => words.is_empty(),
+        Some((&"#", rest)) => (0..=words.len()).any(|used| matches(rest, &words[used..])),
+        Some((word, rest)) => {
+            words.split_first().is_some_and(|(first, words)| (*word == "*" || word == first) && matches(rest, words))
+        }
+    }
+}
+
 fn routing(c: &mut Criterion) {
     let mut broker = Broker::new();
+    let mut keys = Vec::new();
     for n in 0..1000 {
         broker.queue(&format!("queue-{n}"));
         broker.bind("amq.direct", &format!("queue-{n}"), &format!("key-{n}"));
@@ -70,10 +82,12 @@ fn routing(c: &mut Criterion) {
     for n in 0..100_000 {
         let key = format!("region{}.site{}.device{n}.temperature.#", n % 10, n % 1000);
         broker.bind("amq.topic", &format!("queue-{}", n % 1000), &key);
+        keys.push(key);
     }
     for n in 0..9 {
         let key = ["#.value", "region3.#", "*.site3.#", "*.*.*.temperature.value", "region3.*.*.*.value"][n % 5];
         broker.bind("amq.topic", &format!("queue-{}", 500 + n), key);
+        keys.push(key.to_owned());
     }
     let view = broker.projections.load();
     let vhost = view.vhost(VHOST).unwrap();
@@ -91,6 +105,11 @@ fn routing(c: &mut Criterion) {
     route("default exchange", "", b"queue-500");
     route("direct exchange", "amq.direct", b"key-500");
     route("topic exchange, 100,000 bindings", "amq.topic", b"region3.site3.device3.temperature.value");
+    let patterns: Vec<Vec<&str>> = keys.iter().map(|key| key.split('.').collect()).collect();
+    let words: Vec<&str> = "region3.site3.device3.temperature.value".split('.').collect();
+    c.bench_function("the same by trying every binding key", |b| {
+        b.iter(|| patterns.iter().filter(|pattern| matches(pattern, black_box(&words))).count())
+    });
     c.bench_function("whole look-up from the newest view, direct exchange", |b| {
         b.iter(|| broker.projections.peek().route(VHOST, "amq.direct", &[black_box(&b"key-500"[..])], None))
     });

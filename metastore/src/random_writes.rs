@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use warren_proto::amqp091::FieldTable;
-use warren_proto::ids::{GroupId, Incarnation, MachineVersion, MemberUid, NodeId, Reference};
+use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId, Reference};
 
 use crate::machine::{Machine, Meta, Outcome, Write};
 use crate::records::{
@@ -181,7 +181,7 @@ pub(crate) struct Log {
 impl Log {
     pub(crate) fn meta(&mut self) -> Meta {
         self.index += 1;
-        Meta { reference: Reference::new(self.index, 0), ts_ms: 1000 * self.index, version: MachineVersion(1) }
+        Meta { reference: Reference::new(self.index, 0), ts_ms: 1000 * self.index, version: *Machine::VERSIONS.end() }
     }
 
     pub(crate) fn write(&mut self, write: &Write) -> Outcome {

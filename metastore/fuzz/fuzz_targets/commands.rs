@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use warren_metastore::machine::{Machine, Meta};
 use warren_metastore::projections::Projections;
-use warren_proto::ids::{MachineVersion, Reference};
+use warren_proto::ids::Reference;
 
 fuzz_target!(|data: &[u8]| {
     let mut machine = Machine::new();
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         let (command, after) = more.split_at(usize::from(*length).min(more.len()));
         rest = after;
         index += 1;
-        let meta = Meta { reference: Reference::new(index, 0), ts_ms: index, version: MachineVersion(1) };
+        let meta = Meta { reference: Reference::new(index, 0), ts_ms: index, version: *Machine::VERSIONS.end() };
         let outcome = machine.apply(meta, command);
         projections.apply(&outcome.changes, machine.tree(), machine.applied());
         machine.check_invariants().expect("the tree is sound after every command");

@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use warren_metastore::records::{
-    Exchange, GlobalParameter, Node, OperatorPolicy, Parameter, Permission, Policy, Queue, Record, TopicPermission, User,
-    Vhost,
+    Exchange, FeatureFlags, GlobalParameter, Node, NodeMaintenance, OperatorPolicy, Parameter, Permission, Policy,
+    Queue, Record, TopicPermission, User, Vhost,
 };
 use warren_metastore::tree::Payload;
 
@@ -23,7 +23,7 @@ fn read<R: Record>(schema: u16, bytes: &[u8]) {
 fuzz_target!(|data: &[u8]| {
     let [kind, schema, bytes @ ..] = data else { return };
     let schema = u16::from(*schema);
-    match kind % 11 {
+    match kind % 13 {
         0 => read::<Exchange>(schema, bytes),
         1 => read::<Node>(schema, bytes),
         2 => read::<Permission>(schema, bytes),
@@ -34,6 +34,8 @@ fuzz_target!(|data: &[u8]| {
         7 => read::<OperatorPolicy>(schema, bytes),
         8 => read::<Parameter>(schema, bytes),
         9 => read::<GlobalParameter>(schema, bytes),
+        10 => read::<FeatureFlags>(schema, bytes),
+        11 => read::<NodeMaintenance>(schema, bytes),
         _ => read::<Vhost>(schema, bytes),
     }
 });

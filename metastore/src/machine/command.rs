@@ -5,7 +5,7 @@ use prost::Message;
 use warren_proto::ids::MachineVersion;
 
 use super::{encode, wire};
-use crate::tree::Op;
+use crate::tree::{Op, Report, is_of_version_1, regexes};
 
 /// A request, unique in the cluster: the asking process and its own count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -32,12 +32,26 @@ pub struct Request {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Write {
     ops: Vec<Op>,
+    report: Option<Report>,
 }
 
 impl Write {
     /// These operations as one command.
     pub fn new(ops: Vec<Op>) -> Self {
-        Write { ops }
+        Write { ops, report: None }
+    }
+
+    /// The same write, which also answers what became of each node that it touched ([`Reply::touched`](super::Reply::touched)).
+    pub fn reporting(mut self, report: Report) -> Self {
+        self.report = Some(report);
+        self
+    }
+
+    /// Regular expressions in its conditions that match nothing, because they cannot be used, and why.
+    pub fn unusable_regexes(&self) -> Vec<(&str, &str)> {
+        let mut unusable = Vec::new();
+        regexes(&self.ops, &mut |regex| unusable.extend(regex.problem().map(|why| (regex.source(), why))));
+        unusable
     }
 
     /// The operations.
@@ -45,20 +59,24 @@ impl Write {
         &self.ops
     }
 
-    /// Both writes as one command.
+    /// Both writes as one command; the first says what is reported, or the other where it does not.
     pub fn and(mut self, other: Write) -> Self {
         self.ops.extend(other.ops);
+        self.report = self.report.or(other.report);
         self
     }
 
     /// The lowest machine version that defines every operation of it.
     pub fn min_version(&self) -> MachineVersion {
-        MachineVersion(1)
+        min_version(&self.ops, self.report.as_ref())
     }
 
     /// The command's encoding. Without a request, a repeat of it is applied again.
     pub fn encode(&self, request: Option<&Request>, out: &mut impl BufMut) {
-        let body = wire::Body::Write(wire::Ops { ops: encode::ops(&self.ops) });
+        let body = wire::Body::Write(wire::Ops {
+            ops: encode::ops(&self.ops),
+            report: self.report.as_ref().map(encode::report),
+        });
         command(request, body, out);
     }
 
@@ -72,8 +90,13 @@ impl Write {
 
 impl From<Op> for Write {
     fn from(op: Op) -> Self {
-        Write { ops: vec![op] }
+        Write::new(vec![op])
     }
+}
+
+/// The lowest machine version that defines all of a command.
+pub(super) fn min_version(ops: &[Op], report: Option<&Report>) -> MachineVersion {
+    MachineVersion(if report.is_none() && is_of_version_1(ops) { 1 } else { 2 })
 }
 
 /// Encodes "these callers have their replies".

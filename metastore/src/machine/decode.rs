@@ -3,16 +3,27 @@
 
 use warren_proto::ids::Reference;
 
-use super::wire;
+use super::{decode_each, wire};
 use crate::tree::{
-    AbortCode, Comparison, Component, Condition, Guard, KeepWhile, MAX_DEPTH, MAX_OPS, MAX_WATCHES, MetaError,
-    NodeInfo, Op, OpResult, Path, Pattern, Payload, Properties, Step, Watch,
+    AbortCode, Answered, Assignment, Comparison, Component, Condition, DeleteReason, FieldTest, FieldValue, Guard,
+    KeepWhile, MAX_DEPTH, MAX_OPS, MAX_WATCHES, MetaError, NameRegex, NameTest, NodeInfo, Op, OpResult, Path, Pattern,
+    Payload, Predicate, Properties, Report, Step, Touched, Watch,
 };
 
 /// The operations of one command; `budget` bounds how many, those in branches included.
 pub(crate) fn ops(stored: Vec<wire::Op>) -> Option<Vec<Op>> {
     let mut budget = MAX_OPS;
     list_of_ops(stored, &mut budget)
+}
+
+/// How many operations there are, those in branches included.
+pub(crate) fn count(ops: &[wire::Op]) -> usize {
+    let within = |op: &wire::Op| match &op.kind {
+        Some(wire::OpKind::If(branch)) => count(&branch.then) + count(&branch.otherwise),
+        Some(wire::OpKind::ForEach(each)) => each.ops.len(),
+        _ => 0,
+    };
+    ops.len() + ops.iter().map(within).sum::<usize>()
 }
 
 fn list_of_ops(stored: Vec<wire::Op>, budget: &mut usize) -> Option<Vec<Op>> {
@@ -52,11 +63,107 @@ fn op(stored: wire::Op, budget: &mut usize) -> Option<Op> {
             Op::If(guard(branch.guard?)?, list_of_ops(branch.then, budget)?, list_of_ops(branch.otherwise, budget)?)
         }
         wire::OpKind::Abort(code) => Op::Abort(AbortCode::from_number(code)),
+        wire::OpKind::PutMany(put) => Op::PutMany {
+            pattern: self::pattern(put.pattern?)?,
+            payload: optional(put.payload, payload)?,
+            keep_while: optional(put.keep_while, watches)?,
+        },
+        wire::OpKind::Patch(patch) => Op::Patch(pattern(patch.pattern?)?, assignments(patch.assignments)?),
+        wire::OpKind::ForEach(each) => {
+            *budget = budget.checked_sub(each.ops.len())?;
+            Op::ForEach(pattern(each.pattern?)?, each.ops.into_iter().map(decode_each::op).collect::<Option<Vec<_>>>()?)
+        }
+        wire::OpKind::Return(1) => Op::Return(Answered::Nothing),
+        wire::OpKind::Return(2) => Op::Return(Answered::Last),
+        wire::OpKind::Return(3) => Op::Return(Answered::All),
+        wire::OpKind::Return(_) => return None,
     })
 }
 
+pub(super) fn assignments(stored: Vec<wire::Assignment>) -> Option<Vec<Assignment>> {
+    let assignment = |stored: wire::Assignment| {
+        let field = stored.field.into();
+        Some(match stored.kind? {
+            wire::AssignmentKind::Set(value) => Assignment::Set(field, field_value(value)?),
+            wire::AssignmentKind::Add(number) => Assignment::Add(field, number),
+            wire::AssignmentKind::Unset(_) => Assignment::Unset(field),
+        })
+    };
+    stored.into_iter().map(assignment).collect()
+}
+
+fn field_value(stored: wire::FieldValue) -> Option<FieldValue> {
+    Some(match stored.kind? {
+        wire::FieldValueKind::Text(text) => FieldValue::Text(text),
+        wire::FieldValueKind::Integer(number) => FieldValue::Integer(number),
+        wire::FieldValueKind::Bool(value) => FieldValue::Bool(value),
+        wire::FieldValueKind::Bytes(octets) => FieldValue::Bytes(octets),
+        wire::FieldValueKind::List(values) => FieldValue::List(field_values(values.list)?),
+    })
+}
+
+fn field_values(stored: Vec<wire::FieldValue>) -> Option<Vec<FieldValue>> {
+    stored.into_iter().map(field_value).collect()
+}
+
+fn predicate(stored: wire::Predicate) -> Option<Predicate> {
+    let list = |predicates: wire::Predicates| predicates.list.into_iter().map(predicate).collect::<Option<Vec<_>>>();
+    Some(match stored.kind? {
+        wire::PredicateKind::Field(test) => {
+            Predicate::Field(test.field.into(), field_test(test.operator, test.values)?)
+        }
+        wire::PredicateKind::Not(inner) => Predicate::Not(Box::new(predicate(*inner)?)),
+        wire::PredicateKind::All(predicates) => Predicate::All(list(predicates)?),
+        wire::PredicateKind::Any(predicates) => Predicate::Any(list(predicates)?),
+    })
+}
+
+fn field_test(operator: u32, values: Vec<wire::FieldValue>) -> Option<FieldTest> {
+    let mut values = field_values(values)?;
+    if operator == 8 {
+        return Some(FieldTest::In(values));
+    }
+    let value = values.pop();
+    if !values.is_empty() {
+        return None;
+    }
+    Some(match (operator, value) {
+        (1, Some(value)) => FieldTest::Eq(value),
+        (2, Some(value)) => FieldTest::Ne(value),
+        (3, Some(value)) => FieldTest::Lt(value),
+        (4, Some(value)) => FieldTest::Le(value),
+        (5, Some(value)) => FieldTest::Gt(value),
+        (6, Some(value)) => FieldTest::Ge(value),
+        (7, None) => FieldTest::IsSet,
+        (9, Some(FieldValue::Bytes(octets))) => FieldTest::Prefix(octets),
+        (10, Some(FieldValue::Text(regex))) => FieldTest::Regex(NameRegex::new(&regex)),
+        _ => return None,
+    })
+}
+
+pub(crate) fn report(stored: wire::Report) -> Report {
+    Report {
+        payload: stored.payload,
+        payload_version: stored.payload_version,
+        child_list: stored.child_list,
+        revisions: stored.revisions,
+        indirect_deletes: stored.indirect_deletes,
+    }
+}
+
+fn touched(stored: wire::Touched) -> Option<Touched> {
+    let (path, node) = node_at(stored.node?)?;
+    let delete_reason = match stored.deleted {
+        0 => None,
+        1 => Some(DeleteReason::Explicit),
+        2 => Some(DeleteReason::KeepWhile),
+        _ => return None,
+    };
+    Some(Touched { path, node: (!stored.created).then_some(node), delete_reason })
+}
+
 /// Absent stays absent; present must decode.
-fn optional<S, T>(stored: Option<S>, decode: impl FnOnce(S) -> Option<T>) -> Option<Option<T>> {
+pub(super) fn optional<S, T>(stored: Option<S>, decode: impl FnOnce(S) -> Option<T>) -> Option<Option<T>> {
     match stored {
         Some(stored) => decode(stored).map(Some),
         None => Some(None),
@@ -91,11 +198,11 @@ fn pattern(stored: wire::Pattern) -> Option<Pattern> {
         }
     }
     // With a second `**` a node could be found twice, and the cost would be that of all pairs.
-    let sweeps = steps.iter().filter(|step| matches!(step, Step::AnyDepth)).count();
-    (steps.len() <= MAX_DEPTH && sweeps <= 1).then(|| Pattern::new(steps))
+    let depth = steps.len();
+    Some(Pattern::new(steps)).filter(|pattern| depth <= MAX_DEPTH && pattern.sweeps() <= 1)
 }
 
-fn condition(stored: wire::Condition) -> Option<Condition> {
+pub(super) fn condition(stored: wire::Condition) -> Option<Condition> {
     let list = |conditions: wire::Conditions| conditions.list.into_iter().map(condition).collect::<Option<Vec<_>>>();
     Some(match stored.kind? {
         wire::ConditionKind::Is(component) => {
@@ -129,6 +236,12 @@ fn condition(stored: wire::Condition) -> Option<Condition> {
         wire::ConditionKind::Not(inner) => Condition::Not(Box::new(condition(*inner)?)),
         wire::ConditionKind::All(conditions) => Condition::All(list(conditions)?),
         wire::ConditionKind::Any(conditions) => Condition::Any(list(conditions)?),
+        wire::ConditionKind::NameRegex(regex) => Condition::NameRegex(NameRegex::new(&regex)),
+        wire::ConditionKind::PathMatches(test) => Condition::PathMatches(match test.regex {
+            None => NameTest::Any,
+            Some(regex) => NameTest::Regex(NameRegex::new(&regex)),
+        }),
+        wire::ConditionKind::Data(predicate) => Condition::Data(self::predicate(predicate)?),
     })
 }
 
@@ -145,7 +258,7 @@ fn compare(stored: wire::Compare) -> Option<(Comparison, u64)> {
     Some((comparison, stored.value))
 }
 
-fn payload(stored: wire::Payload) -> Option<Payload> {
+pub(super) fn payload(stored: wire::Payload) -> Option<Payload> {
     Some(Payload {
         kind: u16::try_from(stored.kind).ok()?,
         schema: u16::try_from(stored.schema).ok()?,
@@ -187,6 +300,9 @@ fn result(stored: wire::OpResult) -> Option<OpResult> {
         wire::OpResultKind::PutCreated(created) => OpResult::Put { created },
         wire::OpResultKind::SetChanged(changed) => OpResult::Set { changed },
         wire::OpResultKind::Counter(counter) => OpResult::Counter { old: counter.old },
+        wire::OpResultKind::Touched(nodes) => {
+            OpResult::Touched(nodes.nodes.into_iter().map(touched).collect::<Option<_>>()?)
+        }
     })
 }
 
@@ -207,6 +323,8 @@ fn error(stored: wire::Error) -> Option<MetaError> {
         8 => MetaError::WrongKind { path: node?.0 },
         9 => MetaError::UnknownCommand,
         10 => MetaError::Expired,
+        11 => MetaError::InvalidField { path: node?.0, field: stored.field.into() },
+        12 => MetaError::UpdateInReadOnlyTransaction,
         _ => return None,
     })
 }

@@ -1,8 +1,9 @@
 //! Commands and replies from memory to their stored form.
 
-use super::wire;
+use super::{encode_each, wire};
 use crate::tree::{
-    Comparison, Condition, Guard, KeepWhile, MetaError, NodeInfo, Op, OpResult, Path, Pattern, Payload, Step, Watch,
+    Answered, Assignment, Comparison, Condition, DeleteReason, FieldTest, FieldValue, Guard, KeepWhile, MetaError,
+    NameTest, NodeInfo, Op, OpResult, Path, Pattern, Payload, Predicate, Report, Step, Touched, Watch,
 };
 
 pub(crate) fn ops(ops: &[Op]) -> Vec<wire::Op> {
@@ -41,6 +42,95 @@ fn op_kind(op: &Op) -> wire::OpKind {
             wire::OpKind::If(wire::If { guard: Some(self::guard(guard)), then: ops(then), otherwise: ops(otherwise) })
         }
         Op::Abort(code) => wire::OpKind::Abort(code.number()),
+        Op::PutMany { pattern, payload, keep_while } => wire::OpKind::PutMany(wire::PutMany {
+            pattern: Some(self::pattern(pattern)),
+            payload: payload.as_ref().map(self::payload),
+            keep_while: keep_while.as_deref().map(watches),
+        }),
+        Op::Patch(pattern, assignments) => wire::OpKind::Patch(patch(Some(pattern), assignments)),
+        Op::ForEach(pattern, ops) => wire::OpKind::ForEach(wire::ForEach {
+            pattern: Some(self::pattern(pattern)),
+            ops: ops.iter().map(encode_each::op).collect(),
+        }),
+        Op::Return(answered) => wire::OpKind::Return(match answered {
+            Answered::Nothing => 1,
+            Answered::Last => 2,
+            Answered::All => 3,
+        }),
+    }
+}
+
+pub(super) fn patch(pattern: Option<&Pattern>, assignments: &[Assignment]) -> wire::Patch {
+    let assignment = |assignment: &Assignment| wire::Assignment {
+        field: assignment.field().to_owned(),
+        kind: Some(match assignment {
+            Assignment::Set(_, value) => wire::AssignmentKind::Set(field_value(value)),
+            Assignment::Add(_, number) => wire::AssignmentKind::Add(*number),
+            Assignment::Unset(_) => wire::AssignmentKind::Unset(wire::Empty {}),
+        }),
+    };
+    wire::Patch { pattern: pattern.map(self::pattern), assignments: assignments.iter().map(assignment).collect() }
+}
+
+fn field_value(value: &FieldValue) -> wire::FieldValue {
+    let kind = match value {
+        FieldValue::Text(text) => wire::FieldValueKind::Text(text.clone()),
+        FieldValue::Integer(number) => wire::FieldValueKind::Integer(*number),
+        FieldValue::Bool(value) => wire::FieldValueKind::Bool(*value),
+        FieldValue::Bytes(octets) => wire::FieldValueKind::Bytes(octets.clone()),
+        FieldValue::List(list) => {
+            wire::FieldValueKind::List(wire::FieldValues { list: list.iter().map(field_value).collect() })
+        }
+    };
+    wire::FieldValue { kind: Some(kind) }
+}
+
+fn predicate(predicate: &Predicate) -> wire::Predicate {
+    let list = |list: &[Predicate]| wire::Predicates { list: list.iter().map(self::predicate).collect() };
+    let kind = match predicate {
+        Predicate::Field(field, test) => wire::PredicateKind::Field(field_test(field, test)),
+        Predicate::Not(inner) => wire::PredicateKind::Not(Box::new(self::predicate(inner))),
+        Predicate::All(predicates) => wire::PredicateKind::All(list(predicates)),
+        Predicate::Any(predicates) => wire::PredicateKind::Any(list(predicates)),
+    };
+    wire::Predicate { kind: Some(kind) }
+}
+
+fn field_test(field: &str, test: &FieldTest) -> wire::FieldTest {
+    let (operator, values) = match test {
+        FieldTest::Eq(value) => (1, vec![field_value(value)]),
+        FieldTest::Ne(value) => (2, vec![field_value(value)]),
+        FieldTest::Lt(value) => (3, vec![field_value(value)]),
+        FieldTest::Le(value) => (4, vec![field_value(value)]),
+        FieldTest::Gt(value) => (5, vec![field_value(value)]),
+        FieldTest::Ge(value) => (6, vec![field_value(value)]),
+        FieldTest::IsSet => (7, Vec::new()),
+        FieldTest::In(values) => (8, values.iter().map(field_value).collect()),
+        FieldTest::Prefix(octets) => (9, vec![field_value(&FieldValue::Bytes(octets.clone()))]),
+        FieldTest::Regex(regex) => (10, vec![field_value(&FieldValue::Text(regex.source().to_owned()))]),
+    };
+    wire::FieldTest { field: field.to_owned(), operator, values }
+}
+
+pub(crate) fn report(report: &Report) -> wire::Report {
+    wire::Report {
+        payload: report.payload,
+        payload_version: report.payload_version,
+        child_list: report.child_list,
+        revisions: report.revisions,
+        indirect_deletes: report.indirect_deletes,
+    }
+}
+
+fn touched(touched: &Touched) -> wire::Touched {
+    wire::Touched {
+        node: Some(node_at(&touched.path, touched.node.as_ref())),
+        created: touched.node.is_none(),
+        deleted: match touched.delete_reason {
+            None => 0,
+            Some(DeleteReason::Explicit) => 1,
+            Some(DeleteReason::KeepWhile) => 2,
+        },
     }
 }
 
@@ -88,7 +178,7 @@ fn pattern(pattern: &Pattern) -> wire::Pattern {
     wire::Pattern { steps }
 }
 
-fn condition(condition: &Condition) -> wire::Condition {
+pub(super) fn condition(condition: &Condition) -> wire::Condition {
     let list = |list: &[Condition]| wire::Conditions { list: list.iter().map(self::condition).collect() };
     let kind = match condition {
         Condition::Is(component) => {
@@ -108,6 +198,14 @@ fn condition(condition: &Condition) -> wire::Condition {
         Condition::Not(inner) => wire::ConditionKind::Not(Box::new(self::condition(inner))),
         Condition::All(conditions) => wire::ConditionKind::All(list(conditions)),
         Condition::Any(conditions) => wire::ConditionKind::Any(list(conditions)),
+        Condition::NameRegex(regex) => wire::ConditionKind::NameRegex(regex.source().to_owned()),
+        Condition::PathMatches(test) => wire::ConditionKind::PathMatches(wire::PathMatches {
+            regex: match test {
+                NameTest::Any => None,
+                NameTest::Regex(regex) => Some(regex.source().to_owned()),
+            },
+        }),
+        Condition::Data(predicate) => wire::ConditionKind::Data(self::predicate(predicate)),
     };
     wire::Condition { kind: Some(kind) }
 }
@@ -124,7 +222,7 @@ fn compare(comparison: Comparison, value: u64) -> wire::Compare {
     wire::Compare { operator, value }
 }
 
-fn payload(payload: &Payload) -> wire::Payload {
+pub(super) fn payload(payload: &Payload) -> wire::Payload {
     wire::Payload { kind: u32::from(payload.kind), schema: u32::from(payload.schema), bytes: payload.bytes.to_vec() }
 }
 
@@ -162,6 +260,9 @@ fn result(result: &OpResult) -> wire::OpResult {
         OpResult::Put { created } => wire::OpResultKind::PutCreated(*created),
         OpResult::Set { changed } => wire::OpResultKind::SetChanged(*changed),
         OpResult::Counter { old } => wire::OpResultKind::Counter(wire::Counter { old: *old }),
+        OpResult::Touched(nodes) => {
+            wire::OpResultKind::Touched(wire::TouchedNodes { nodes: nodes.iter().map(touched).collect() })
+        }
     };
     wire::OpResult { kind: Some(kind) }
 }
@@ -178,8 +279,14 @@ fn error(error: &MetaError) -> wire::Error {
         MetaError::WrongKind { path } => (8, Some(node_at(path, None)), 0),
         MetaError::UnknownCommand => (9, None, 0),
         MetaError::Expired => (10, None, 0),
+        MetaError::InvalidField { path, .. } => (11, Some(node_at(path, None)), 0),
+        MetaError::UpdateInReadOnlyTransaction => (12, None, 0),
     };
-    wire::Error { code, node, number }
+    let field = match error {
+        MetaError::InvalidField { field, .. } => field.to_string(),
+        _ => String::new(),
+    };
+    wire::Error { code, node, number, field }
 }
 
 pub(crate) fn reply(reply: &Result<Vec<OpResult>, MetaError>) -> wire::Reply {

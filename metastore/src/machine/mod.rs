@@ -3,14 +3,17 @@
 //! | machine version | what it added |
 //! |---|---|
 //! | 1 | the tree, transactions, keep-while, dedup of requests |
+//! | 2 | writes of many nodes, changes of fields, operations for each node, early returns; conditions on names by regular expression, on names at any depth, and on fields of payloads; answers about the nodes touched |
 //!
 //! `apply` is a function of the state, the command and what the entry says about it; it reads no clock, draws no
 //! random number, iterates in path order, and answers bytes that it cannot decode with an error on every member alike.
 
 mod command;
 mod decode;
+mod decode_each;
 mod dedup;
 mod encode;
+mod encode_each;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -26,10 +29,23 @@ pub use dedup::MAX_DEDUPS;
 use dedup::{Dedups, Remembered};
 pub use snapshot::RestoreError;
 
-use crate::tree::{Changes, Edit, MetaError, OpResult, Tree};
+use crate::tree::{Changes, Edit, KeepWhile, MAX_OPS, MetaError, Op, OpResult, Report, Touched, Tree, regexes, run};
+
+/// Conditions of a node in their stored form.
+pub(crate) fn stored_keep_while(keep: &KeepWhile) -> impl Message {
+    encode::keep_while(keep)
+}
+
+/// Conditions of a node from their stored form.
+pub(crate) fn restored_keep_while(bytes: &[u8]) -> Option<KeepWhile> {
+    decode::keep_while(wire::KeepWhile::decode(bytes).ok()?)
+}
 
 /// Octets of one command, at most.
 pub const MAX_COMMAND: usize = 4 << 20;
+
+/// Regular expressions in one command, at most: each takes memory of its own.
+pub const MAX_REGEXES: usize = 256;
 
 /// How long a reply is remembered after its caller's deadline. Clocks of nodes may differ by as much: a command that
 /// comes later than this is refused, for its dedup may be gone.
@@ -61,8 +77,16 @@ impl Reply {
             OpResult::Put { created } => *created,
             OpResult::Set { changed } => *changed,
             OpResult::Count(n) => *n > 0,
-            OpResult::Nodes(_) | OpResult::Counter { .. } => false,
+            OpResult::Nodes(_) | OpResult::Counter { .. } | OpResult::Touched(_) => false,
         })
+    }
+
+    /// What the command did to the nodes that it touched, where it asked for that ([`Write::reporting`]).
+    pub fn touched(&self) -> &[Touched] {
+        match self.results.last() {
+            Some(OpResult::Touched(nodes)) => nodes,
+            _ => &[],
+        }
     }
 }
 
@@ -79,16 +103,25 @@ pub struct Outcome {
 
 /// The state machine. Cloning is cheap and gives an independent copy, so that a snapshot can be written on another
 /// thread.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Machine {
     tree: Tree,
     dedups: Dedups,
     applied: Reference,
+    /// The newest version that a command was applied in.
+    version: MachineVersion,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        let version = *Self::VERSIONS.start();
+        Machine { tree: Tree::default(), dedups: Dedups::default(), applied: Reference::default(), version }
+    }
 }
 
 impl Machine {
     /// The versions that this binary can apply.
-    pub const VERSIONS: RangeInclusive<MachineVersion> = MachineVersion(1)..=MachineVersion(1);
+    pub const VERSIONS: RangeInclusive<MachineVersion> = MachineVersion(1)..=MachineVersion(2);
 
     /// An empty tree.
     pub fn new() -> Self {
@@ -109,12 +142,18 @@ impl Machine {
     pub fn apply(&mut self, meta: Meta, command: &[u8]) -> Outcome {
         self.applied = meta.reference;
         let unknown = |request| Outcome { request, reply: Err(MetaError::UnknownCommand), changes: Changes::default() };
-        if command.len() > MAX_COMMAND || !Self::VERSIONS.contains(&meta.version) {
+        let too_large = command.len() > MAX_COMMAND;
+        if too_large && meta.version < MachineVersion(2) || !Self::VERSIONS.contains(&meta.version) {
             return unknown(None);
         }
+        self.version = self.version.max(meta.version);
         let Ok(command) = wire::Command::decode(command) else {
             return unknown(None);
         };
+        if too_large {
+            let request = command.request.map(|id| RequestId { origin: id.origin, seq: id.seq });
+            return Outcome { request, reply: Err(MetaError::TxnTooLarge), changes: Changes::default() };
+        }
         let request = command.request.map(|id| RequestId { origin: id.origin, seq: id.seq });
         if let Some(id) = request {
             self.dedups.remove_below(id.origin, command.acked_below.min(id.seq));
@@ -127,7 +166,7 @@ impl Machine {
             }
         }
         let (reply, changes) = match command.body {
-            Some(wire::Body::Write(write)) => self.write(meta.reference, write),
+            Some(wire::Body::Write(write)) => self.write(meta, write),
             Some(wire::Body::DedupAck(acked)) => {
                 acked.ids.iter().for_each(|id| self.dedups.remove(&RequestId { origin: id.origin, seq: id.seq }));
                 (Ok(Reply::default()), Changes::default())
@@ -147,19 +186,45 @@ impl Machine {
         Outcome { request, reply, changes }
     }
 
-    fn write(&mut self, reference: Reference, write: wire::Ops) -> (Result<Reply, MetaError>, Changes) {
+    fn write(&mut self, meta: Meta, write: wire::Ops) -> (Result<Reply, MetaError>, Changes) {
+        let report = write.report.map(decode::report);
+        if meta.version >= MachineVersion(2) && decode::count(&write.ops) > MAX_OPS {
+            return (Err(MetaError::TxnTooLarge), Changes::default());
+        }
         let Some(ops) = decode::ops(write.ops) else {
             return (Err(MetaError::UnknownCommand), Changes::default());
         };
-        let mut edit = Edit::new(&self.tree, reference);
-        match crate::tree::run(&mut edit, &ops) {
-            Ok(results) => {
-                let (tree, changes) = edit.finish();
+        // Members whose binaries are older know nothing of this.
+        if meta.version < command::min_version(&ops, report.as_ref()) {
+            return (Err(MetaError::UnknownCommand), Changes::default());
+        }
+        let mut expressions = 0;
+        regexes(&ops, &mut |_| expressions += 1);
+        if expressions > MAX_REGEXES {
+            return (Err(MetaError::TxnTooLarge), Changes::default());
+        }
+        match self.transact(meta.reference, &ops, report) {
+            Ok((reply, tree, changes)) => {
                 self.tree = tree;
-                (Ok(Reply { results }), changes)
+                (Ok(reply), changes)
             }
             Err(why) => (Err(why), Changes::default()),
         }
+    }
+
+    fn transact(
+        &self,
+        reference: Reference,
+        ops: &[Op],
+        report: Option<Report>,
+    ) -> Result<(Reply, Tree, Changes), MetaError> {
+        let mut edit = Edit::new(&self.tree, reference);
+        let mut results = run(&mut edit, ops)?;
+        let (tree, changes) = edit.finish();
+        if let Some(report) = report {
+            results.push(OpResult::Touched(report.of(&changes)?));
+        }
+        Ok((Reply { results }, tree, changes))
     }
 
     fn drop_expired(&mut self, ids: &[wire::RequestId], ts_ms: u64) {

@@ -1,6 +1,6 @@
 //! The state as bytes: equal states give equal bytes.
 //!
-//! Layout, little-endian: magic `WMT1`; machine version `u16`; last applied reference `u64`; node count `u64`; the
+//! Layout, little-endian: magic `WMT1`; machine version `u16`, the newest that a command was applied in; last applied reference `u64`; node count `u64`; the
 //! nodes in path order, the root first; dedup count `u64`; the dedups in order of their ids; SHA-256 of all before it.
 //! A node: depth `u8`; its last component (not for the root); flags `u8` (1 has a payload, 2 placeholder, 4 keep-while);
 //! payload kind `u16`, schema `u16`, length varint, octets; payload version and child list version, varints; create and
@@ -51,7 +51,8 @@ impl Machine {
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_slice(MAGIC);
-        out.put_u16_le(Self::VERSIONS.end().0);
+        // Members with older binaries must be able to read it as long as the group's version says so.
+        out.put_u16_le(self.version.0);
         out.put_u64_le(self.applied.0);
         out.put_u64_le(self.tree.count());
         put_node(0, None, self.tree.root(), &mut out);
@@ -81,7 +82,7 @@ impl Machine {
         if !Self::VERSIONS.contains(&version) {
             return Err(RestoreError::Version(version));
         }
-        let machine = content(input).ok_or(RestoreError::Content)?;
+        let machine = Machine { version, ..content(input).ok_or(RestoreError::Content)? };
         machine.tree.check_nodes(machine.applied).map_err(RestoreError::Unsound)?;
         Ok(machine)
     }
@@ -107,7 +108,7 @@ fn content(mut input: &[u8]) -> Option<Machine> {
         last = Some(id);
         dedups.insert(id, remembered);
     }
-    input.is_empty().then_some(Machine { tree, dedups, applied })
+    input.is_empty().then_some(Machine { tree, dedups, applied, ..Machine::default() })
 }
 
 fn put_node(depth: u8, component: Option<&Component>, node: &Node, out: &mut Vec<u8>) {

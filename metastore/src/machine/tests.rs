@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use warren_proto::ids::MachineVersion;
@@ -5,7 +7,10 @@ use warren_proto::ids::MachineVersion;
 use super::*;
 use crate::random_writes::{Act, Log, act};
 use crate::records::{Queue, Record, Vhost};
-use crate::tree::{Component, Condition, Keep, KeepWhile, Node, NodeInfo, Op, Path, Payload};
+use crate::tree::{
+    AbortCode, Answered, Assignment, Component, Condition, DeleteReason, EachOp, EachWatch, FieldTest, FieldValue,
+    Guard, Keep, NameRegex, NameTest, Node, NodeInfo, Part, Path, Pattern, Payload, Predicate, Step, Template, Watch,
+};
 
 fn request(seq: u64, deadline_ms: u64) -> Request {
     Request { id: RequestId { origin: 9, seq }, deadline_ms, acked_below: 0 }
@@ -143,7 +148,8 @@ fn a_command_with_a_part_that_nobody_knows_is_not_done_in_part() {
 #[test]
 fn a_machine_version_that_this_binary_lacks_is_answered_and_not_applied() {
     let mut log = Log::default();
-    let meta = Meta { version: MachineVersion(2), ..log.meta() };
+    let newer = MachineVersion(Machine::VERSIONS.end().0 + 1);
+    let meta = Meta { version: newer, ..log.meta() };
     assert_eq!(log.machine.apply(meta, &count().to_bytes(None)).reply, Err(MetaError::UnknownCommand));
 }
 
@@ -329,4 +335,199 @@ proptest! {
             prop_assert_eq!(Machine::restore(&machine.snapshot()).unwrap().digest(), machine.digest());
         }
     }
+}
+
+/// One write with everything that version 2 added.
+fn newest() -> Write {
+    let name = |name: &str| Path::new(vec![Component::name(name)]);
+    let payload = || Some(Payload { kind: 99, schema: 1, bytes: Arc::from([1]) });
+    let any = |condition| Pattern::new(vec![Step::Where(condition)]);
+    let record = Vhost::named("v").encode();
+    let field = |test| Predicate::Field("max-queues".into(), test);
+    let tests = vec![
+        FieldTest::IsSet,
+        FieldTest::Eq(4.into()),
+        FieldTest::Ne("x".into()),
+        FieldTest::Lt(5.into()),
+        FieldTest::Le(4.into()),
+        FieldTest::Gt(3.into()),
+        FieldTest::Ge(4.into()),
+        FieldTest::In(vec![3.into(), 4.into(), FieldValue::List(vec![true.into()])]),
+        FieldTest::Ne(FieldValue::Bytes(vec![7])),
+    ];
+    let all = Predicate::All(tests.into_iter().map(field).collect());
+    let or = Predicate::Any(vec![Predicate::Not(Box::new(field(FieldTest::Prefix(b"x".to_vec())))), all.clone()]);
+    let regex = Predicate::Field("name".into(), FieldTest::Regex(NameRegex::new("^v$")));
+    let data = Condition::Data(Predicate::All(vec![all, or, regex]));
+    let watch = EachWatch { path: Template(vec![Part::Name(0)]), condition: Condition::NodeExists(true) };
+    let beneath = Template(vec![
+        Part::Path,
+        Part::Literal(Component::name("x")),
+        Part::Parent,
+        Part::Literal(Component::name("y")),
+    ]);
+    Write::new(vec![
+        Op::create(name("v"), record),
+        Op::Patch(
+            name("v").into(),
+            vec![
+                Assignment::Set("description".into(), "d".into()),
+                Assignment::Add("max-queues".into(), 4),
+                Assignment::Unset("tags".into()),
+            ],
+        ),
+        Op::PutMany {
+            pattern: any(data).join([Step::Literal(Component::name("made"))]),
+            payload: payload(),
+            keep_while: Some(vec![]),
+        },
+        Op::ForEach(
+            any(Condition::NameRegex(NameRegex::new("^v"))),
+            vec![
+                EachOp::Put {
+                    path: beneath.clone(),
+                    condition: Condition::always(),
+                    payload: payload(),
+                    keep_while: Some(vec![watch]),
+                },
+                EachOp::SetAdd {
+                    path: Template::beneath([Component::name("s")]),
+                    kind: 1,
+                    schema: 1,
+                    element: Arc::from([1]),
+                },
+                EachOp::SetRemove {
+                    path: Template::beneath([Component::name("s")]),
+                    kind: 1,
+                    element: Arc::from([1]),
+                    delete_if_empty: false,
+                },
+                EachOp::CounterAdd { path: Template::beneath([Component::name("n")]), delta: 1, initial: 7 },
+                EachOp::Patch(Template::itself(), vec![Assignment::Set("tracing".into(), true.into())]),
+                EachOp::ClearPayload(Template::beneath([Component::name("made")])),
+                EachOp::Delete(Template::beneath([Component::name("s")])),
+            ],
+        ),
+        Op::Count(Pattern::new(vec![Step::Where(Condition::PathMatches(NameTest::Regex(NameRegex::new("^[vy]$"))))])),
+        Op::Count(Pattern::new(vec![Step::Where(Condition::PathMatches(NameTest::Any))])),
+        Op::If(Guard::Exists(name("v").into()), vec![Op::Return(Answered::All)], vec![Op::Abort(AbortCode::InUse)]),
+        Op::Abort(AbortCode::InUse),
+    ])
+    .reporting(Report { child_list: true, revisions: true, ..Report::default() })
+}
+
+#[test]
+fn what_version_2_added_is_done_as_written_and_only_in_a_group_of_that_version() {
+    let mut log = Log::default();
+    assert_eq!((newest().min_version(), count().min_version()), (MachineVersion(2), MachineVersion(1)));
+    let older = Meta { version: MachineVersion(1), ..log.meta() };
+    let before = log.machine.snapshot();
+    let refused = log.machine.apply(older, &newest().to_bytes(None));
+    assert_eq!((refused.reply, refused.changes.is_empty()), (Err(MetaError::UnknownCommand), true));
+    assert_eq!(log.machine.tree().count(), 1);
+    assert_eq!(before[4..6], log.machine.snapshot()[4..6], "an older binary can read it");
+
+    let command = newest().to_bytes(Some(&request(1, 1_000_000)));
+    let meta = log.meta();
+    let outcome = log.machine.apply(meta, &command);
+    let reply = outcome.reply.clone().unwrap();
+    let counts: Vec<u64> = reply
+        .results
+        .iter()
+        .filter_map(|r| match r {
+            OpResult::Count(n) => Some(*n),
+            _ => None,
+        })
+        .collect();
+    // Patched, written, visited; `v` and `y`; all: v, made, n, y.
+    assert_eq!(counts, [1, 1, 1, 2, 4]);
+    let touched: Vec<String> = reply.touched().iter().map(|touched| touched.path.to_string()).collect();
+    assert_eq!(touched, ["/v", "/v/made", "/v/n", "/v/y"]);
+    assert!(reply.touched().iter().all(|touched| touched.node.is_none()), "all of them are new");
+    let vhost =
+        Vhost::decode(log.machine.tree().node(&Path::new(vec![Component::name("v")])).unwrap().payload().unwrap());
+    assert_eq!(
+        vhost.unwrap(),
+        Vhost { description: "d".into(), max_queues: Some(4), tracing: true, ..Vhost::named("v") }
+    );
+    assert_eq!(log.machine.snapshot()[4], 2);
+    // The remembered reply survives a snapshot.
+    let mut restored = Machine::restore(&log.machine.snapshot()).unwrap();
+    let meta = log.meta();
+    assert_eq!(restored.apply(meta, &command).reply, Ok(reply));
+    assert_eq!(restored.check_invariants(), Ok(()));
+}
+
+#[test]
+fn a_report_tells_the_old_payload_the_new_versions_and_why_a_node_went() {
+    let mut log = Log::default();
+    let name = |name: &str| Path::new(vec![Component::name(name)]);
+    let put = |path: &str, byte: u8, watched: Option<&str>| Op::Put {
+        path: name(path),
+        condition: Condition::always(),
+        payload: Some(Payload { kind: 99, schema: 1, bytes: Arc::from([byte]) }),
+        keep_while: watched.map(|watched| vec![Watch::exists(name(watched))]),
+    };
+    let write = |log: &mut Log, ops: Vec<Op>, report: Report| {
+        log.write(&Write::new(ops).reporting(report)).reply.unwrap().touched().to_vec()
+    };
+    write(&mut log, vec![put("a", 1, None), put("b", 1, Some("a")), put("c", 1, None)], Report::default());
+    let ops = vec![put("c", 2, None), Op::Delete(name("a").into()), put("d", 1, None)];
+    let all = write(&mut log.clone(), ops.clone(), Report::default());
+    let of = |t: &Touched| {
+        let node = t.node.as_ref();
+        let payload = node.and_then(|node| node.payload.as_ref()).map(|payload| payload.bytes[0]);
+        (t.path.to_string(), payload, node.map(|node| node.properties.payload_version), t.delete_reason)
+    };
+    assert_eq!(
+        all.iter().map(of).collect::<Vec<_>>(),
+        [
+            ("/a".to_owned(), Some(1), Some(1), Some(DeleteReason::Explicit)),
+            ("/b".to_owned(), Some(1), Some(1), Some(DeleteReason::KeepWhile)),
+            ("/c".to_owned(), Some(1), Some(2), None),
+            ("/d".to_owned(), None, None, None),
+        ]
+    );
+    assert_eq!(all[2].node.as_ref().unwrap().properties.mod_revision, Reference(0), "not asked for");
+    let less =
+        Report { payload: false, payload_version: false, revisions: true, child_list: false, indirect_deletes: false };
+    let less = write(&mut log, ops, less);
+    assert_eq!(
+        less.iter().map(of).collect::<Vec<_>>(),
+        [
+            ("/a".to_owned(), None, Some(0), Some(DeleteReason::Explicit)),
+            ("/c".to_owned(), None, Some(0), None),
+            ("/d".to_owned(), None, None, None),
+        ]
+    );
+    assert_eq!(less[1].node.as_ref().unwrap().properties.mod_revision, log.machine.applied());
+}
+
+#[test]
+fn a_command_has_limits() {
+    let mut log = Log::default();
+    let regex =
+        |n: usize| Op::Count(Pattern::new(vec![Step::Where(Condition::NameRegex(NameRegex::new(&n.to_string())))]));
+    assert!(log.write(&Write::new((0..MAX_REGEXES).map(regex).collect())).reply.is_ok());
+    assert_eq!(log.write(&Write::new((0..=MAX_REGEXES).map(regex).collect())).reply, Err(MetaError::TxnTooLarge));
+    let noop = || Op::Count(Pattern::new(vec![]));
+    assert!(log.write(&Write::new((0..MAX_OPS).map(|_| noop()).collect())).reply.is_ok());
+    let many = Write::new((0..MAX_OPS).map(|_| noop()).chain([noop()]).collect());
+    assert_eq!(log.write(&many).reply, Err(MetaError::TxnTooLarge));
+    let huge = Payload { kind: 99, schema: 1, bytes: vec![0; crate::tree::MAX_PAYLOAD + 1].into() };
+    let put = |payload| Write::from(Op::create(Path::new(vec![Component::name("p")]), payload));
+    assert_eq!(log.write(&put(huge)).reply, Err(MetaError::PayloadTooLarge));
+    let huge = Payload { kind: 99, schema: 1, bytes: vec![0; MAX_COMMAND].into() };
+    assert_eq!(log.write(&put(huge)).reply, Err(MetaError::TxnTooLarge));
+    assert_eq!(log.write(&Write::new(vec![])).reply, Ok(Reply::default()));
+}
+
+#[test]
+fn expressions_that_cannot_be_used_are_named_before_the_write_is_proposed() {
+    let step = Step::Where(Condition::Not(Box::new(Condition::NameRegex(NameRegex::new("(?!a)")))));
+    let write = Write::new(vec![Op::If(Guard::Exists(Pattern::new(vec![step])), vec![], vec![])]);
+    let unusable = write.unusable_regexes();
+    assert_eq!(unusable.len(), 1);
+    assert_eq!(unusable[0].0, "(?!a)");
+    assert!(Log::default().write(&write).reply.is_ok(), "it is false, and harms nothing");
 }

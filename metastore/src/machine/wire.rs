@@ -51,11 +51,28 @@ pub(crate) struct RequestIds {
 pub(crate) struct Ops {
     #[prost(message, repeated, tag = "1")]
     pub ops: Vec<Op>,
+    /// What to answer about the nodes touched; absent: nothing. From machine version 2 on.
+    #[prost(message, optional, tag = "2")]
+    pub report: Option<Report>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct Report {
+    #[prost(bool, tag = "1")]
+    pub payload: bool,
+    #[prost(bool, tag = "2")]
+    pub payload_version: bool,
+    #[prost(bool, tag = "3")]
+    pub child_list: bool,
+    #[prost(bool, tag = "4")]
+    pub revisions: bool,
+    #[prost(bool, tag = "5")]
+    pub indirect_deletes: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Op {
-    #[prost(oneof = "OpKind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
+    #[prost(oneof = "OpKind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
     pub kind: Option<OpKind>,
 }
 
@@ -81,6 +98,124 @@ pub(crate) enum OpKind {
     If(If),
     #[prost(uint32, tag = "10")]
     Abort(u32),
+    // From here on of machine version 2.
+    #[prost(message, tag = "11")]
+    PutMany(PutMany),
+    #[prost(message, tag = "12")]
+    Patch(Patch),
+    #[prost(message, tag = "13")]
+    ForEach(ForEach),
+    /// 1 nothing, 2 the last result, 3 all results.
+    #[prost(uint32, tag = "14")]
+    Return(u32),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PutMany {
+    #[prost(message, optional, tag = "1")]
+    pub pattern: Option<Pattern>,
+    #[prost(message, optional, tag = "2")]
+    pub payload: Option<Payload>,
+    #[prost(message, optional, tag = "3")]
+    pub keep_while: Option<KeepWhile>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Patch {
+    #[prost(message, optional, tag = "1")]
+    pub pattern: Option<Pattern>,
+    #[prost(message, repeated, tag = "2")]
+    pub assignments: Vec<Assignment>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Assignment {
+    #[prost(string, tag = "1")]
+    pub field: String,
+    #[prost(oneof = "AssignmentKind", tags = "2, 3, 4")]
+    pub kind: Option<AssignmentKind>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum AssignmentKind {
+    #[prost(message, tag = "2")]
+    Set(FieldValue),
+    #[prost(sint64, tag = "3")]
+    Add(i64),
+    #[prost(message, tag = "4")]
+    Unset(Empty),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FieldValue {
+    #[prost(oneof = "FieldValueKind", tags = "1, 2, 3, 4, 5")]
+    pub kind: Option<FieldValueKind>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum FieldValueKind {
+    #[prost(string, tag = "1")]
+    Text(String),
+    #[prost(sint64, tag = "2")]
+    Integer(i64),
+    #[prost(bool, tag = "3")]
+    Bool(bool),
+    #[prost(bytes, tag = "4")]
+    Bytes(Vec<u8>),
+    #[prost(message, tag = "5")]
+    List(FieldValues),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FieldValues {
+    #[prost(message, repeated, tag = "1")]
+    pub list: Vec<FieldValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ForEach {
+    #[prost(message, optional, tag = "1")]
+    pub pattern: Option<Pattern>,
+    #[prost(message, repeated, tag = "2")]
+    pub ops: Vec<EachOp>,
+}
+
+/// An operation whose path depends on a node: the path, and an operation whose own path, or pattern, is empty.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EachOp {
+    #[prost(message, repeated, tag = "1")]
+    pub path: Vec<Part>,
+    #[prost(message, optional, tag = "2")]
+    pub op: Option<Op>,
+    /// Of a put; its operation says by an empty `keep_while` that there are some.
+    #[prost(message, repeated, tag = "3")]
+    pub watches: Vec<EachWatch>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EachWatch {
+    #[prost(message, repeated, tag = "1")]
+    pub path: Vec<Part>,
+    #[prost(message, optional, tag = "2")]
+    pub condition: Option<Condition>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Part {
+    #[prost(oneof = "PartKind", tags = "1, 2, 3, 4")]
+    pub kind: Option<PartKind>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum PartKind {
+    #[prost(bytes, tag = "1")]
+    Literal(Vec<u8>),
+    #[prost(message, tag = "2")]
+    Path(Empty),
+    #[prost(uint32, tag = "3")]
+    Name(u32),
+    #[prost(message, tag = "4")]
+    Parent(Empty),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -248,7 +383,7 @@ pub(crate) struct Compare {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Condition {
-    #[prost(oneof = "ConditionKind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
+    #[prost(oneof = "ConditionKind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16")]
     pub kind: Option<ConditionKind>,
 }
 
@@ -280,6 +415,56 @@ pub(crate) enum ConditionKind {
     All(Conditions),
     #[prost(message, tag = "13")]
     Any(Conditions),
+    // From here on of machine version 2.
+    #[prost(string, tag = "14")]
+    NameRegex(String),
+    /// Empty: any name.
+    #[prost(message, tag = "15")]
+    PathMatches(PathMatches),
+    #[prost(message, tag = "16")]
+    Data(Predicate),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PathMatches {
+    #[prost(string, optional, tag = "1")]
+    pub regex: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Predicate {
+    #[prost(oneof = "PredicateKind", tags = "1, 2, 3, 4")]
+    pub kind: Option<PredicateKind>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum PredicateKind {
+    #[prost(message, tag = "1")]
+    Field(FieldTest),
+    #[prost(message, tag = "2")]
+    Not(Box<Predicate>),
+    #[prost(message, tag = "3")]
+    All(Predicates),
+    #[prost(message, tag = "4")]
+    Any(Predicates),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Predicates {
+    #[prost(message, repeated, tag = "1")]
+    pub list: Vec<Predicate>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FieldTest {
+    #[prost(string, tag = "1")]
+    pub field: String,
+    /// 1 eq, 2 ne, 3 lt, 4 le, 5 gt, 6 ge; 7 is set, 8 in, 9 prefix, 10 regex.
+    #[prost(uint32, tag = "2")]
+    pub operator: u32,
+    /// None for 7, any number for 8, otherwise one: for 9 octets, for 10 a text.
+    #[prost(message, repeated, tag = "3")]
+    pub values: Vec<FieldValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -299,7 +484,7 @@ pub(crate) struct Reply {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct OpResult {
-    #[prost(oneof = "OpResultKind", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "OpResultKind", tags = "1, 2, 3, 4, 5, 6")]
     pub kind: Option<OpResultKind>,
 }
 
@@ -315,6 +500,26 @@ pub(crate) enum OpResultKind {
     SetChanged(bool),
     #[prost(message, tag = "5")]
     Counter(Counter),
+    #[prost(message, tag = "6")]
+    Touched(TouchedNodes),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TouchedNodes {
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: Vec<Touched>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Touched {
+    #[prost(message, optional, tag = "1")]
+    pub node: Option<NodeAt>,
+    /// There was no such node: nothing but the path counts.
+    #[prost(bool, tag = "2")]
+    pub created: bool,
+    /// 0 it is there, 1 explicit, 2 keep-while.
+    #[prost(uint32, tag = "3")]
+    pub deleted: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
@@ -350,7 +555,7 @@ pub(crate) struct NodeAt {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Error {
     /// 1 not found, 2 mismatching, 3 keep-while, 4 aborted, 5 payload too large, 6 transaction too large,
-    /// 7 invalid path, 8 wrong kind, 9 unknown command, 10 expired.
+    /// 7 invalid path, 8 wrong kind, 9 unknown command, 10 expired, 11 invalid field, 12 update in a read-only transaction.
     #[prost(uint32, tag = "1")]
     pub code: u32,
     #[prost(message, optional, tag = "2")]
@@ -358,4 +563,7 @@ pub(crate) struct Error {
     /// The abort code, or the number of the watch.
     #[prost(uint32, tag = "3")]
     pub number: u32,
+    /// The name of the field.
+    #[prost(string, tag = "4")]
+    pub field: String,
 }

@@ -38,7 +38,7 @@ impl BindingsByDestination {
         self.0.get(&(kind, Arc::from(name))).into_iter().flatten()
     }
 
-    #[cfg(test)]
+    /// Sources and keys.
     pub(super) fn len(&self) -> usize {
         self.0.values().map(OrdSet::len).sum()
     }

@@ -30,7 +30,7 @@ impl Direct {
         self.0.get(key)
     }
 
-    #[cfg(test)]
+    /// Keys that lead somewhere.
     pub(super) fn keys(&self) -> usize {
         self.0.len()
     }

@@ -5,6 +5,7 @@
 //! is path-copied: one binding costs O(log n), whatever else the broker holds.
 
 mod bindings;
+mod description;
 mod destinations;
 mod direct;
 mod exchange;

@@ -163,7 +163,6 @@ impl Node {
         }
     }
 
-    #[cfg(test)]
     fn count(&self) -> usize {
         let literal: usize = match &self.literal {
             Literal::Small(list) => list.iter().map(|(_, n)| n.count()).sum(),
@@ -219,7 +218,7 @@ impl Topic {
         }
     }
 
-    #[cfg(test)]
+    /// Nodes of the trie, the root included.
     pub(super) fn nodes(&self) -> usize {
         self.root.count()
     }

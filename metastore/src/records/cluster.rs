@@ -1,5 +1,7 @@
 //! What the cluster knows about itself: global parameters.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::parameter::GlobalParameter;
@@ -8,6 +10,7 @@ use crate::machine::Write;
 use crate::tree::{Condition, Tree};
 
 const CLUSTER_NAME: &str = "cluster_name";
+const CLUSTER_TAGS: &str = "cluster_tags";
 const INTERNAL_CLUSTER_ID: &str = "internal_cluster_id";
 
 /// The cluster's own parameters.
@@ -33,6 +36,18 @@ impl Cluster {
     /// Gives the cluster its id, once: `MismatchingNode` if it has one.
     pub fn create_internal_id(id: &str) -> Write {
         GlobalParameter::put(INTERNAL_CLUSTER_ID, id.into(), Condition::NodeExists(false))
+    }
+
+    /// What its configuration calls the cluster (`cluster_tags.*`), in order of the keys.
+    pub fn tags(tree: &Tree) -> Result<BTreeMap<String, String>, Invalid> {
+        let Some(stored) = GlobalParameter::get(tree, CLUSTER_TAGS)? else { return Ok(BTreeMap::new()) };
+        serde_json::from_value(stored.record.value).map_err(|_| Invalid { what: "set of cluster tags" })
+    }
+
+    /// Sets the tags, in place of those before.
+    pub fn set_tags(tags: &BTreeMap<String, String>) -> Write {
+        let tags = tags.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+        GlobalParameter::set(CLUSTER_TAGS, Value::Object(tags.collect()))
     }
 
     fn get(tree: &Tree, key: &str) -> Result<Option<String>, Invalid> {

@@ -7,8 +7,8 @@ use warren_proto::ids::Reference;
 
 use super::stored::{self, Invalid, Record, Stored, Unknown};
 use super::{layout, vhost};
-use crate::machine::Write;
-use crate::tree::{AbortCode, Comparison, Condition, Guard, Op, Path, Payload, Tree, Watch};
+use crate::machine::{Reply, Write};
+use crate::tree::{AbortCode, Comparison, Condition, Guard, Op, OpResult, Path, Payload, Tree, Watch};
 
 /// How an exchange routes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
@@ -171,6 +171,22 @@ impl Exchange {
         let condition = Condition::ModRevision(Comparison::Eq, mod_revision);
         let path = layout::exchange(&self.vhost, &self.name);
         Op::Put { path, condition, payload: Some(self.encode()), keep_while: None }.into()
+    }
+
+    /// Takes the next serial number of the exchange, by which changes of its bindings are ordered; aborts with
+    /// `NoSuchExchange`. Read the reply with [`serial`](Self::serial).
+    pub fn next_serial(vhost: &str, name: &str) -> Write {
+        let next = Op::CounterAdd { path: layout::serial(vhost, name), delta: 1, initial: 1 };
+        let none = vec![Op::Abort(AbortCode::NoSuchExchange)];
+        Op::If(present(layout::exchange(vhost, name)), vec![next], none).into()
+    }
+
+    /// The number that [`next_serial`](Self::next_serial) took: 1, 2, and so on.
+    pub fn serial(reply: &Reply) -> Option<i64> {
+        match reply.results[..] {
+            [OpResult::Counter { old }] => Some(old.map_or(1, |old| old.wrapping_add(1))),
+            _ => None,
+        }
     }
 
     /// Deletes the exchange with the bindings from and to it; aborts with `NoSuchExchange` or `InUse`.

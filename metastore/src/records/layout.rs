@@ -1,6 +1,6 @@
 //! Where records lie (spec: metadata-store.md, section 6), and what lies at a path.
 
-use crate::tree::{Component, Path, Symbol};
+use crate::tree::{Component, Condition, Path, Pattern, Step, Symbol};
 
 /// Every symbol that a path of this binary's schema uses.
 pub(crate) const SCHEMA_WORDS: &[&str] = &[
@@ -16,6 +16,9 @@ pub(crate) const SCHEMA_WORDS: &[&str] = &[
     RUNTIME_PARAMS,
     NODES,
     NODE_METADATA,
+    NODE_MAINTENANCE,
+    FEATURE_FLAGS,
+    SERIAL,
 ];
 
 const ROOT: &str = "warren";
@@ -30,6 +33,9 @@ const USERS: &str = "users";
 const RUNTIME_PARAMS: &str = "runtime_params";
 const NODES: &str = "nodes";
 const NODE_METADATA: &str = "node_metadata";
+const NODE_MAINTENANCE: &str = "node_maintenance";
+const FEATURE_FLAGS: &str = "feature_flags";
+const SERIAL: &str = "serial";
 
 /// Components of runtime parameters that are records of their own.
 const POLICY: &str = "policy";
@@ -67,12 +73,21 @@ pub(crate) fn exchange(vhost: &str, name: &str) -> Path {
     exchanges(vhost).child(Component::name(name))
 }
 
+pub(crate) fn serial(vhost: &str, exchange: &str) -> Path {
+    self::exchange(vhost, exchange).child(word(SERIAL))
+}
+
 pub(crate) fn topic_permissions(vhost: &str, exchange: &str) -> Path {
     self::exchange(vhost, exchange).child(word(USER_PERMISSIONS))
 }
 
 pub(crate) fn topic_permission(vhost: &str, exchange: &str, user: &str) -> Path {
     topic_permissions(vhost, exchange).child(Component::name(user))
+}
+
+pub(crate) fn all_topic_permissions(vhost: &str) -> Pattern {
+    let any = || Step::Where(Condition::AnyName);
+    Pattern::from(exchanges(vhost)).join([any(), Step::Literal(word(USER_PERMISSIONS)), any()])
 }
 
 pub(crate) fn bindings(vhost: &str, source: &str) -> Path {
@@ -145,6 +160,18 @@ pub(crate) fn node(name: &str) -> Path {
     path([word(ROOT), word(NODES), Component::name(name), word(NODE_METADATA)])
 }
 
+pub(crate) fn maintenance_states() -> Path {
+    path([word(ROOT), word(NODE_MAINTENANCE)])
+}
+
+pub(crate) fn maintenance(node: &str) -> Path {
+    maintenance_states().child(Component::name(node))
+}
+
+pub(crate) fn feature_flags() -> Path {
+    path([word(ROOT), word(FEATURE_FLAGS)])
+}
+
 /// What lies at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place<'a> {
@@ -160,6 +187,8 @@ pub(crate) enum Place<'a> {
     User(&'a str),
     GlobalParameter(&'a str),
     Node(&'a str),
+    Maintenance(&'a str),
+    FeatureFlags,
 }
 
 impl<'a> Place<'a> {
@@ -171,10 +200,12 @@ impl<'a> Place<'a> {
             return None;
         }
         Some(match path {
+            [only] if only.as_symbol() == Some(FEATURE_FLAGS) => Place::FeatureFlags,
             [Symbol(_), Name(_)] | [Symbol(_), Name(_), Symbol(_)] => match (path[0].as_symbol()?, path.len()) {
                 (VHOSTS, 2) => Place::Vhost(text(&path[1])?),
                 (USERS, 2) => Place::User(text(&path[1])?),
                 (RUNTIME_PARAMS, 2) => Place::GlobalParameter(text(&path[1])?),
+                (NODE_MAINTENANCE, 2) => Place::Maintenance(text(&path[1])?),
                 (NODES, 3) if path[2].as_symbol() == Some(NODE_METADATA) => Place::Node(text(&path[1])?),
                 _ => return None,
             },

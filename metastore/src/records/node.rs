@@ -23,6 +23,8 @@ pub struct Node {
     pub address: String,
     /// The newest machine version of quorum queues that its binary supports; 0 where it did not say.
     pub machine_version: u16,
+    /// What its configuration calls it (`node_tags.*`), as `key=value`.
+    pub tags: Vec<String>,
     /// See [`Unknown`].
     pub unknown: Unknown,
 }
@@ -39,6 +41,8 @@ struct Wire {
     address: String,
     #[prost(uint32, tag = "5")]
     machine_version: u32,
+    #[prost(string, repeated, tag = "6")]
+    tags: Vec<String>,
 }
 
 impl Record for Node {
@@ -52,18 +56,20 @@ impl Record for Node {
             incarnation: self.incarnation.0,
             address: self.address.clone(),
             machine_version: self.machine_version.into(),
+            tags: self.tags.clone(),
         };
         stored::encode::<Self>(&wire, &self.unknown)
     }
 
     fn decode(payload: &Payload) -> Result<Self, Invalid> {
-        let (wire, unknown) = stored::decode::<Self, Wire>(payload, 5)?;
+        let (wire, unknown) = stored::decode::<Self, Wire>(payload, 6)?;
         Ok(Node {
             name: wire.name.into(),
             id: NodeId(wire.id),
             incarnation: Incarnation(wire.incarnation),
             address: wire.address,
             machine_version: u16::try_from(wire.machine_version).map_err(|_| Invalid { what: Self::WHAT })?,
+            tags: wire.tags,
             unknown,
         })
     }

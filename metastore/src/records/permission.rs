@@ -7,7 +7,7 @@ use prost::Message;
 use super::stored::{self, Invalid, Record, Stored, Unknown};
 use super::{layout, user, vhost};
 use crate::machine::Write;
-use crate::tree::{AbortCode, Condition, Op, Path, Payload, Tree, Watch};
+use crate::tree::{AbortCode, Condition, Op, Path, Pattern, Payload, Step, Tree, Watch};
 
 /// Three regular expressions, matched unanchored on resource names; the empty one matches nothing.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -98,6 +98,12 @@ impl Permission {
 
     pub(super) fn put(&self) -> Op {
         put_kept_by_user(layout::permission(&self.vhost, &self.user), &self.user, self.encode())
+    }
+
+    /// Removes all permissions and topic permissions in a vhost; the reply counts the two.
+    pub fn clear_all(vhost: &str) -> Write {
+        let all = Pattern::from(layout::permissions(vhost)).join([Step::Where(Condition::AnyName)]);
+        Write::new(vec![Op::Delete(all), Op::Delete(layout::all_topic_permissions(vhost))])
     }
 
     /// Removes it. To remove none is no error: the reply's count tells.

@@ -7,7 +7,10 @@ use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId, Reference};
 use super::*;
 use crate::machine::{Outcome, Write};
 use crate::random_writes::Log;
-use crate::tree::{AbortCode, DeleteReason, MetaError, Payload};
+use crate::tree::{
+    AbortCode, Assignment, Condition, DeleteReason, EachOp, FieldTest, MetaError, Op, OpResult, Pattern, Payload,
+    Predicate, Report, Step, Template, Touched,
+};
 
 fn broker() -> Log {
     let mut log = Log::default();
@@ -414,4 +417,152 @@ fn a_node_that_came_back_since_its_record_was_read_is_not_deleted() {
     assert_eq!(stored(&log), None);
     // To delete nothing is no error.
     done(log.write(&Node::delete_unchanged("a@h", now.mod_revision)));
+}
+
+#[test]
+fn a_node_without_a_maintenance_record_is_regular_and_changes_of_it_are_told() {
+    let mut log = broker();
+    assert_eq!(NodeMaintenance::status(&log.machine.tree(), "a@h").unwrap(), MaintenanceStatus::Regular);
+    done(log.write(&NodeMaintenance::new("b@h", MaintenanceStatus::Drained).put()));
+    let outcome = done(log.write(&NodeMaintenance::new("a@h", MaintenanceStatus::Draining).put()));
+    let told: Vec<_> = record_changes(&outcome.changes).collect();
+    let [RecordChange::Maintenance(delta)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(delta.created().unwrap().status, MaintenanceStatus::Draining);
+    let listed = NodeMaintenance::list(&log.machine.tree()).unwrap();
+    let listed: Vec<_> = listed.iter().map(|stored| (&*stored.node, stored.status.as_str())).collect();
+    assert_eq!(listed, [("a@h", "draining"), ("b@h", "drained")]);
+    done(log.write(&NodeMaintenance::delete("b@h")));
+    assert_eq!(NodeMaintenance::status(&log.machine.tree(), "b@h").unwrap(), MaintenanceStatus::Regular);
+    let newer = NodeMaintenance::new("c@h", MaintenanceStatus::Other(9));
+    assert_eq!(NodeMaintenance::decode(&newer.encode()).unwrap(), newer);
+}
+
+#[test]
+fn feature_flags_are_created_once_and_replaced_only_by_who_read_the_newest() {
+    let mut log = broker();
+    assert_eq!(FeatureFlags::list(&log.machine.tree()).unwrap(), [""; 0]);
+    let flags = |names: &[&str]| FeatureFlags {
+        enabled: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..FeatureFlags::default()
+    };
+    done(log.write(&flags(&["b", "a"]).create()));
+    let first = FeatureFlags::get(&log.machine.tree()).unwrap().unwrap();
+    assert!(matches!(log.write(&flags(&[]).create()).reply, Err(MetaError::MismatchingNode { .. })));
+    let outcome = done(log.write(&flags(&["a", "b", "c"]).update(first.mod_revision)));
+    assert!(matches!(record_changes(&outcome.changes).next(), Some(RecordChange::FeatureFlags(_))));
+    assert!(matches!(log.write(&flags(&[]).update(first.mod_revision)).reply, Err(MetaError::MismatchingNode { .. })));
+    assert_eq!(FeatureFlags::list(&log.machine.tree()).unwrap(), ["a", "b", "c"]);
+    done(log.write(&FeatureFlags::delete()));
+    assert_eq!(FeatureFlags::get(&log.machine.tree()).unwrap(), None);
+}
+
+#[test]
+fn serials_of_an_exchange_count_from_one_and_begin_again_with_it() {
+    let mut log = broker();
+    assert_eq!(abort(&log.write(&Exchange::next_serial("/", "x"))), AbortCode::NoSuchExchange);
+    let exchange = Exchange::named("/", "x", ExchangeKind::Topic);
+    let take = |log: &mut Log| Exchange::serial(&done(log.write(&Exchange::next_serial("/", "x"))).reply.unwrap());
+    done(log.write(&exchange.create_or_get()));
+    assert_eq!([take(&mut log), take(&mut log)], [Some(1), Some(2)]);
+    done(log.write(&Exchange::delete("/", "x", DeleteExchange::IfUnused)));
+    done(log.write(&exchange.create_or_get()));
+    assert_eq!(take(&mut log), Some(1));
+}
+
+#[test]
+fn all_permissions_of_a_vhost_go_in_one_command() {
+    let mut log = broker();
+    let topic = |exchange: &str| TopicPermission {
+        user: "guest".into(),
+        vhost: "/".into(),
+        exchange: exchange.into(),
+        ..TopicPermission::default()
+    };
+    for exchange in ["amq.topic", "not yet"] {
+        done(log.write(&topic(exchange).set()));
+    }
+    let outcome = done(log.write(&Permission::clear_all("/")));
+    assert_eq!(outcome.reply.unwrap().results, [OpResult::Count(1), OpResult::Count(2)]);
+    assert!(Exchange::get(&log.machine.tree(), "/", "amq.topic").unwrap().is_some());
+    assert_eq!(TopicPermission::list(&log.machine.tree(), "/", "not yet").unwrap(), []);
+}
+
+/// All queues of the vhost whose fields are so.
+fn queues_where(field: &str, test: FieldTest) -> Pattern {
+    let condition = Condition::Data(Predicate::Field(field.into(), test));
+    Pattern::from(layout::queues("/")).join([Step::Where(condition)])
+}
+
+#[test]
+fn what_a_dead_owner_had_is_taken_over_in_one_command_and_what_others_have_stays() {
+    let mut log = broker();
+    for (name, home) in [("a", 1), ("b", 2), ("c", 1)] {
+        done(log.write(&Queue { home: NodeId(home), ..queue(name) }.create_or_get()));
+    }
+    let dead = queues_where("home", FieldTest::Eq("1".into()));
+    let mine = EachOp::Patch(Template::itself(), vec![Assignment::Set("home".into(), "3".into())]);
+    let take = Write::from(Op::ForEach(dead, vec![mine])).reporting(Report::default());
+    let outcome = done(log.write(&take));
+    // The answer has what they were before.
+    let old = |touched: &Touched| Queue::of_node(touched.node.as_ref().unwrap()).unwrap().unwrap().home;
+    assert_eq!(outcome.reply.unwrap().touched().iter().map(old).collect::<Vec<_>>(), [NodeId(1); 2]);
+    let homes: Vec<_> = Queue::list(&log.machine.tree(), "/").unwrap().iter().map(|queue| queue.home.0).collect();
+    assert_eq!(homes, [3, 2, 3]);
+    assert_eq!(record_changes(&outcome.changes).filter(|change| matches!(change, RecordChange::Queue(_))).count(), 2);
+}
+
+#[test]
+fn a_queue_is_deleted_only_for_its_exclusive_owner() {
+    let mut log = broker();
+    let owner = SessionOwner { node: NodeId(1), incarnation: 2, connection: 3 };
+    done(log.write(&Queue { exclusive_owner: Some(owner), ..queue("q") }.create_or_get()));
+    done(log.write(&binding("amq.direct", "q", "k").put()));
+    let delete = |owner: &str| Op::Delete(queues_where("exclusive_owner", FieldTest::Eq(owner.into()))).into();
+    assert!(!done(log.write(&delete("1/2/4"))).reply.unwrap().changed());
+    assert!(done(log.write(&delete("1/2/3"))).reply.unwrap().changed());
+    assert_eq!(Binding::list(&log.machine.tree(), "/").unwrap(), []);
+}
+
+#[test]
+fn names_of_nodes_and_of_the_cluster_have_tags() {
+    let mut log = broker();
+    let node = Node { name: "a@h".into(), tags: vec!["zone=1".into()], ..Node::default() };
+    done(log.write(&node.put()));
+    assert_eq!(Node::get(&log.machine.tree(), "a@h").unwrap().unwrap().record, node);
+    assert_eq!(Cluster::tags(&log.machine.tree()).unwrap().len(), 0);
+    let tags = [("region".to_owned(), "eu".to_owned())].into_iter().collect();
+    done(log.write(&Cluster::set_tags(&tags)));
+    assert_eq!(Cluster::tags(&log.machine.tree()).unwrap(), tags);
+    done(log.write(&GlobalParameter::set("cluster_tags", json!(7))));
+    assert!(Cluster::tags(&log.machine.tree()).is_err());
+}
+
+#[test]
+fn every_record_of_the_older_store_has_its_table_and_key() {
+    let text = |text: &str| LegacyKey::Binary(text.as_bytes().into());
+    let atom = |word: &str| LegacyKey::Atom(word.into());
+    let resource = |kind: &str, name: &str| LegacyKey::Tuple(vec![atom("resource"), text("/"), atom(kind), text(name)]);
+    let keyed = |(table, key): (LegacyTable, LegacyKey)| (table.name(), key);
+    assert_eq!(keyed(Vhost::named("/").legacy()), ("rabbit_vhost", text("/")));
+    assert_eq!(keyed(queue("q").legacy()), ("rabbit_durable_queue", resource("queue", "q")));
+    let transient = Queue { durable: false, ..queue("q") };
+    assert_eq!(keyed(transient.legacy()).0, "rabbit_queue");
+    assert_eq!(keyed(auto_delete("x").legacy()), ("rabbit_durable_exchange", resource("exchange", "x")));
+    let user_vhost = LegacyKey::Tuple(vec![atom("user_vhost"), text("u"), text("/")]);
+    assert_eq!(keyed(Permission::full("u", "/").legacy()), ("rabbit_user_permission", user_vhost.clone()));
+    let topic =
+        TopicPermission { user: "u".into(), vhost: "/".into(), exchange: "x".into(), ..TopicPermission::default() };
+    let key = LegacyKey::Tuple(vec![atom("topic_permission_key"), user_vhost, text("x")]);
+    assert_eq!(keyed(topic.legacy()), ("rabbit_topic_permission", key));
+    let key = LegacyKey::Tuple(vec![text("/"), text("policy"), text("p")]);
+    assert_eq!(keyed(policy("p").legacy()), ("rabbit_runtime_parameters", key));
+    assert_eq!(keyed(GlobalParameter::legacy("cluster_name")), ("rabbit_runtime_parameters", atom("cluster_name")));
+    let maintenance = NodeMaintenance::new("a@h", MaintenanceStatus::Drained);
+    assert_eq!(keyed(maintenance.legacy()), ("rabbit_node_maintenance_states", atom("a@h")));
+    let (table, key) = binding("x", "q", "k").legacy(true);
+    let expected = [atom("binding"), resource("exchange", "x"), text("k"), resource("queue", "q")];
+    let LegacyKey::Tuple(parts) = key else { panic!("no tuple") };
+    assert_eq!((table.name(), &parts[..4]), ("rabbit_durable_route", &expected[..]));
+    assert_eq!(parts[4], LegacyKey::Arguments(std::sync::Arc::default()));
+    assert_eq!(binding("x", "q", "k").legacy(false).0.name(), "rabbit_route");
 }

@@ -2,8 +2,11 @@
 
 use warren_proto::ids::Reference;
 
+use super::name_test::{NameRegex, NameTest, glob_matches, octets};
 use super::node::Node;
 use super::path::Component;
+use super::predicate::Predicate;
+use crate::records;
 
 /// How a number of a node is compared with a given one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +48,12 @@ pub enum Condition {
     AnyName,
     /// Its name matches: `*` stands for any octets, everything else for itself.
     NameMatches(Box<[u8]>),
+    /// Its name matches the regular expression.
+    NameRegex(NameRegex),
+    /// Its name passes; as a step of a pattern, tested again on every descendant.
+    PathMatches(NameTest),
+    /// Its payload is a record whose fields are so.
+    Data(Predicate),
     /// Whether it has a payload.
     HasPayload(bool),
     /// Whether it exists.
@@ -78,15 +87,43 @@ impl Condition {
         Condition::Any(vec![Condition::NodeExists(false), Condition::HasPayload(false)])
     }
 
+    /// Whether it has a payload, in the words of others: the same as [`Condition::HasPayload`].
+    pub fn has_data(wanted: bool) -> Self {
+        Condition::HasPayload(wanted)
+    }
+
+    /// Whether, as a step of a pattern, it is tested on every descendant as well, whatever else it asks.
+    pub fn applies_to_descendants(&self) -> bool {
+        match self {
+            Condition::PathMatches(_) => true,
+            Condition::Not(inner) => inner.applies_to_descendants(),
+            Condition::All(list) | Condition::Any(list) => list.iter().any(Condition::applies_to_descendants),
+            _ => false,
+        }
+    }
+
+    /// Calls `each` for every regular expression in it.
+    pub(crate) fn regexes<'c>(&'c self, each: &mut dyn FnMut(&'c NameRegex)) {
+        match self {
+            Condition::NameRegex(regex) | Condition::PathMatches(NameTest::Regex(regex)) => each(regex),
+            Condition::Data(predicate) => predicate.regexes(each),
+            Condition::Not(inner) => inner.regexes(each),
+            Condition::All(list) | Condition::Any(list) => list.iter().for_each(|inner| inner.regexes(each)),
+            _ => {}
+        }
+    }
+
     /// Whether an existing node meets it.
     pub fn holds(&self, name: &Component, node: &Node) -> bool {
         match self {
             Condition::Is(component) => component == name,
             Condition::AnyName => true,
-            Condition::NameMatches(glob) => match name {
-                Component::Name(octets) => glob_matches(glob, octets),
-                Component::Symbol(symbol) => glob_matches(glob, symbol.as_str().as_bytes()),
-            },
+            Condition::NameMatches(glob) => glob_matches(glob, octets(name)),
+            Condition::NameRegex(regex) => regex.is_match(octets(name)),
+            Condition::PathMatches(test) => test.passes(name),
+            Condition::Data(predicate) => {
+                node.payload.as_ref().is_some_and(|payload| records::fields_match(payload, predicate))
+            }
             Condition::HasPayload(wanted) => node.payload.is_some() == *wanted,
             Condition::NodeExists(wanted) => *wanted,
             Condition::PayloadVersion(cmp, n) => cmp.holds(node.payload_version, *n),
@@ -109,6 +146,21 @@ impl Condition {
         }
     }
 
+    /// The names of which a node must have one to meet it, where it says so plainly; in order, each once.
+    pub(crate) fn targets(&self) -> Option<Vec<&Component>> {
+        match self {
+            Condition::Is(component) => Some(vec![component]),
+            Condition::All(list) => list.iter().find_map(Condition::targets),
+            Condition::Any(list) => {
+                let mut names = list.iter().map(Condition::targets).collect::<Option<Vec<_>>>()?.concat();
+                names.sort();
+                names.dedup();
+                Some(names)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a put may create the node that is not there: only a name, "does not exist", or a combination of such
     /// asks for nothing that an absent node lacks.
     pub fn allows_creation(&self) -> bool {
@@ -120,6 +172,9 @@ impl Condition {
             Condition::Any(list) => list.iter().any(Condition::allows_creation),
             Condition::AnyName
             | Condition::NameMatches(_)
+            | Condition::NameRegex(_)
+            | Condition::PathMatches(_)
+            | Condition::Data(_)
             | Condition::HasPayload(_)
             | Condition::PayloadVersion(..)
             | Condition::ChildListVersion(..)
@@ -144,10 +199,9 @@ impl Condition {
     pub(crate) fn admits_name(&self, name: &Component) -> bool {
         match self {
             Condition::Is(component) => component == name,
-            Condition::NameMatches(glob) => match name {
-                Component::Name(octets) => glob_matches(glob, octets),
-                Component::Symbol(symbol) => glob_matches(glob, symbol.as_str().as_bytes()),
-            },
+            Condition::NameMatches(glob) => glob_matches(glob, octets(name)),
+            Condition::NameRegex(regex) => regex.is_match(octets(name)),
+            Condition::PathMatches(test) => test.passes(name),
             Condition::All(list) => list.iter().all(|c| c.admits_name(name)),
             Condition::Any(list) => list.iter().any(|c| c.admits_name(name)),
             _ => true,
@@ -155,47 +209,9 @@ impl Condition {
     }
 }
 
-/// Linear in practice and at worst `pattern * text`: on a mismatch only the last star moves.
-fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
-    let (mut g, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if glob.get(g) == Some(&b'*') {
-            star = Some((g, t));
-            g += 1;
-        } else if glob.get(g) == Some(&text[t]) {
-            g += 1;
-            t += 1;
-        } else if let Some((at, taken)) = star {
-            star = Some((at, taken + 1));
-            g = at + 1;
-            t = taken + 1;
-        } else {
-            return false;
-        }
-    }
-    glob[g..].iter().all(|b| *b == b'*')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_star_in_a_name_pattern_stands_for_any_octets() {
-        for (glob, text, expected) in [
-            ("*", "", true),
-            ("a*b", "ab", true),
-            ("a*b", "axxb", true),
-            ("a*b", "axxbc", false),
-            ("*.log", "x.log", true),
-            ("a*b*c", "abbbc", true),
-            ("", "", true),
-            ("", "x", false),
-        ] {
-            assert_eq!(glob_matches(glob.as_bytes(), text.as_bytes()), expected, "{glob} {text}");
-        }
-    }
 
     #[test]
     fn a_put_may_create_only_under_conditions_that_ask_nothing_of_the_node() {

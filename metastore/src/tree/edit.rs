@@ -8,6 +8,7 @@ use warren_proto::ids::Reference;
 use super::Tree;
 use super::change::{Change, Changes, DeleteReason};
 use super::condition::Condition;
+use super::defect::{Defect, broken};
 use super::error::MetaError;
 use super::keep_while::{KeepWhile, Watch};
 use super::node::{Keep, MAX_PAYLOAD, Node, NodeInfo, Payload};
@@ -77,7 +78,7 @@ impl Edit {
             Some(node) if !condition.holds(name, node) => {
                 return Err(MetaError::MismatchingNode { path: path.clone(), node: Box::new(node.info()) });
             }
-            None if !condition.allows_creation() => {
+            None if !condition.allows_creation() && !broken(Defect::CreatesAnyway) => {
                 return Err(MetaError::NodeNotFound { path: path.clone() });
             }
             Some(_) | None => {}
@@ -86,7 +87,7 @@ impl Edit {
         let creating = existing.is_none_or(|node| node.payload.is_none());
         for (number, watch) in watches.unwrap_or_default().iter().enumerate() {
             let exempt = creating && watch.is_within(path.components());
-            if !exempt && !watch.holds(&self.tree) {
+            if !exempt && !watch.holds(&self.tree) && !broken(Defect::UnmetAttached) {
                 return Err(MetaError::KeepWhileConditionsNotMet { path: path.clone(), watch: number as u32 });
             }
         }
@@ -194,16 +195,19 @@ impl Edit {
     }
 
     fn set_payload(&mut self, path: &Path, payload: Option<Payload>, happened: &mut Vec<Happened>) {
-        if self.tree.node(path).is_none_or(|node| node.payload == payload) {
+        let same = |node: &Node| node.payload == payload && !broken(Defect::EqualPayloadChanges);
+        if self.tree.node(path).is_none_or(same) {
             return;
         }
         let touch = self.touch(path);
-        let bump = !touch.fresh && !touch.payload_bumped;
+        let bump = !touch.fresh && (!touch.payload_bumped || broken(Defect::VersionRisesTwice));
         touch.payload_bumped = true;
         let reference = self.reference;
         if let Some(node) = self.tree.node_mut(path) {
+            if payload.is_some() || !broken(Defect::ClearKeepsRevision) {
+                node.mod_revision = reference;
+            }
             node.payload = payload;
-            node.mod_revision = reference;
             node.payload_version += u64::from(bump);
         }
         happened.push(Happened::Changed(path.clone()));
@@ -248,7 +252,8 @@ impl Edit {
         };
         self.forget(path, &node, reason);
         happened.push(Happened::Removed(path.clone()));
-        if parent.depth() > 0 && self.tree.node(&parent).is_some_and(Node::is_empty_placeholder) {
+        let emptied = parent.depth() > 0 && self.tree.node(&parent).is_some_and(Node::is_empty_placeholder);
+        if emptied && !broken(Defect::PlaceholderStays) {
             self.remove(&parent, DeleteReason::KeepWhile, happened);
         } else {
             happened.push(Happened::Changed(parent));
@@ -265,7 +270,7 @@ impl Edit {
             Some(touch) if touch.old.is_none() => drop(self.touches.remove(path)),
             Some(touch) => {
                 touch.removed = Some(reason);
-                touch.listed = true;
+                touch.listed = reason == DeleteReason::Explicit || !broken(Defect::CascadeUnlisted);
                 (touch.payload_bumped, touch.children_bumped) = (false, false);
             }
             None => {
@@ -274,7 +279,7 @@ impl Edit {
                     fresh: false,
                     payload_bumped: false,
                     children_bumped: false,
-                    listed: true,
+                    listed: reason == DeleteReason::Explicit || !broken(Defect::CascadeUnlisted),
                     removed: Some(reason),
                 };
                 self.touches.insert(path.clone(), touch);
@@ -295,6 +300,9 @@ impl Edit {
                 if !self.tree.keeps(&watcher) {
                     self.remove(&watcher, DeleteReason::KeepWhile, &mut happened);
                 }
+            }
+            if broken(Defect::CascadeStops) {
+                return;
             }
         }
     }

@@ -22,6 +22,26 @@ pub enum AbortCode {
     Other(u32),
 }
 
+impl MetaError {
+    /// The word that RabbitMQ's store has for it, or one like it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            MetaError::NodeNotFound { .. } => "node_not_found",
+            MetaError::MismatchingNode { .. } => "mismatching_node",
+            MetaError::KeepWhileConditionsNotMet { .. } => "keep_while_conditions_not_met",
+            MetaError::Aborted { .. } => "aborted",
+            MetaError::PayloadTooLarge => "payload_too_large",
+            MetaError::TxnTooLarge => "txn_too_large",
+            MetaError::InvalidPath => "invalid_path",
+            MetaError::WrongKind { .. } => "wrong_kind",
+            MetaError::InvalidField { .. } => "invalid_field",
+            MetaError::UpdateInReadOnlyTransaction => "denied_update_in_readonly_tx",
+            MetaError::Expired => "expired",
+            MetaError::UnknownCommand => "unknown_command",
+        }
+    }
+}
+
 impl AbortCode {
     pub(crate) fn number(self) -> u32 {
         match self {
@@ -94,6 +114,17 @@ pub enum MetaError {
         /// The node.
         path: Path,
     },
+    /// A field that the record does not have, or that cannot have such a value.
+    #[error("{path} has no field `{field}` that could be set so")]
+    InvalidField {
+        /// The node.
+        path: Path,
+        /// The field.
+        field: Box<str>,
+    },
+    /// A transaction that only reads was to write.
+    #[error("an update in a read-only transaction")]
+    UpdateInReadOnlyTransaction,
     /// The command reached the log long after its caller had given up; whether an earlier copy of it was done is not
     /// known any more.
     #[error("the request had expired")]

@@ -3,15 +3,23 @@
 
 mod change;
 mod condition;
+mod defect;
+mod each;
 mod edit;
 mod error;
+mod inspect;
 mod keep_while;
+mod name_test;
 mod node;
 pub(crate) mod ordered_map;
 mod path;
 mod pattern;
+mod predicate;
+mod read;
+mod report;
 #[cfg(test)]
 mod tests;
+mod text;
 mod transaction;
 mod watch_index;
 
@@ -22,15 +30,21 @@ use warren_proto::ids::Reference;
 
 pub use change::{Change, Changes, DeleteReason};
 pub use condition::{Comparison, Condition};
+pub use each::{EachOp, EachWatch, Part, Template};
 pub(crate) use edit::Edit;
 pub use error::{AbortCode, MetaError};
+pub(crate) use inspect::{is_of_version_1, regexes};
 pub(crate) use keep_while::KeepWhile;
 pub use keep_while::{MAX_WATCHES, Watch};
+pub use name_test::{NameRegex, NameTest};
 pub(crate) use node::Keep;
 pub use node::{MAX_PAYLOAD, Node, NodeInfo, Payload, Properties};
 pub use path::{Component, MAX_DEPTH, MAX_NAME, Path, Symbol};
-pub use pattern::{Pattern, Step};
-pub use transaction::{Guard, MAX_ANSWERED, MAX_OPS, MAX_VISITED, Op, OpResult};
+pub use pattern::{Pattern, PatternError, Step};
+pub use predicate::{FieldTest, FieldValue, Predicate};
+pub use report::{Report, Touched};
+pub use text::TextError;
+pub use transaction::{Answered, Assignment, Guard, MAX_ANSWERED, MAX_OPS, MAX_VISITED, Op, OpResult};
 pub(crate) use transaction::{run, set_elements};
 use watch_index::WatchIndex;
 

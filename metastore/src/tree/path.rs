@@ -198,6 +198,10 @@ impl fmt::Display for Path {
         if self.0.is_empty() {
             return f.write_str("/");
         }
+        // Otherwise it would look like the root.
+        if matches!(&self.0[..], [Component::Name(name)] if name.is_empty()) {
+            return f.write_str("/%");
+        }
         self.0.iter().try_for_each(|c| write!(f, "/{c}"))
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::defect::{Defect, broken};
 use super::keep_while::{KeepWhile, Watch};
 use super::ordered_map::OrderedMap;
 use super::path::{Component, Path};
@@ -84,7 +85,9 @@ impl WatchIndex {
         let mut place = &*self.root;
         for depth in 0..=at.len() {
             let candidates = place.patterns.iter().filter(|(_, list)| list.iter().any(|p| p.may_touch(at)));
-            out.extend(candidates.map(|(watcher, _)| watcher.clone()));
+            if !broken(Defect::PatternUnwatched) {
+                out.extend(candidates.map(|(watcher, _)| watcher.clone()));
+            }
             match at.get(depth).map(|component| place.children.get(component)) {
                 Some(Some(child)) => place = child,
                 Some(None) => return,

@@ -8,6 +8,7 @@ mod field_json;
 mod forget;
 mod groups;
 mod members;
+mod metadata;
 mod metrics;
 mod node;
 mod parameters;
@@ -137,6 +138,7 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
     match verb {
         "cluster_status" => node::cluster_status(state, broker).await,
         "set_cluster_name" => node::set_cluster_name(broker, request).await,
+        "metadata" => metadata::show(broker, request).await,
         "metadata_store_status" => node::metadata_store_status(broker).await,
         "list_users" => users::list(broker),
         "add_user" => users::add(broker, request).await,

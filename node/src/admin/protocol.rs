@@ -74,6 +74,9 @@ pub enum Reply {
     },
 }
 
+/// The column of an answer that is lines to be printed as they are.
+pub const LINE: &str = "line";
+
 /// The argument with which a caller asks for [`Reply::Progress`].
 pub const PROGRESS: &str = "progress";
 

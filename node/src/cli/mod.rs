@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::admin::protocol::{Code, PROGRESS, Refusal, Request};
+use crate::admin::protocol::{Code, LINE, PROGRESS, Refusal, Request};
 use crate::config::environment::{self, Environment};
 use crate::exit::Exit;
 use crate::output::print;
@@ -200,6 +200,10 @@ impl Call {
                     columns.extend(more.into_iter().cloned().collect::<Vec<_>>());
                 }
                 format::rows(formatter, &columns, &answer.rows, self.headers())
+            }
+            Kind::Lines => {
+                let lines = answer.rows.iter().filter_map(|row| row.get(LINE).and_then(Value::as_str));
+                lines.flat_map(|line| [line, "\n"]).collect()
             }
             Kind::Document if formatter.is_for_programs() => format::document(formatter, &answer.value),
             Kind::Document => {

@@ -20,6 +20,8 @@ pub enum Kind {
     Result(&'static str),
     /// A document: JSON for programs, sections for people.
     Document,
+    /// Rows of one line each, printed as they are.
+    Lines,
     /// The command line does it alone or in its own way.
     Own(Own),
     /// Kept for scripts that call it; does nothing.
@@ -651,6 +653,7 @@ pub const VERBS: &[Verb] = &[
     verb("metadata_store_status", &[], "Status of the metadata store on node {node} ...", Kind::Grid(MEMBERS))
         .within(60)
         .of(DIAGNOSTICS),
+    verb("metadata", &["action", "path?"], "", Kind::Lines).of(DIAGNOSTICS).within(60),
     // Kept for scripts.
     verb(
         "rename_cluster_node",

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
-use warren_metastore::machine::{Reply, Request, RequestId, Write};
+use warren_metastore::machine::{MAX_COMMAND, Reply, Request, RequestId, Write};
 use warren_metastore::projections::Projections;
 use warren_metastore::tree::{MetaError, Tree};
 use warren_proto::ids::{GroupId, NodeId};
@@ -37,6 +37,17 @@ pub enum WriteError {
     /// It was applied, and refused.
     #[error(transparent)]
     Refused(#[from] MetaError),
+}
+
+/// What matters more in a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Favor {
+    /// The answer comes at once, from what this node has applied.
+    #[default]
+    LowLatency,
+    /// The answer has everything that was committed when the question was asked: the leader, confirmed by a majority, says
+    /// how far that is, and this node catches up to it first.
+    Consistency,
 }
 
 type Pending = FxHashMap<u64, oneshot::Sender<Result<Reply, MetaError>>>;
@@ -109,6 +120,15 @@ impl Metadata {
         self.shared.projections.peek().tree().clone()
     }
 
+    /// A tree as new as the caller asks for. Without a majority only [`Favor::LowLatency`] is answered; the others time out.
+    pub async fn tree_favoring(&self, favor: Favor, timeout: Duration) -> Result<Tree, WriteError> {
+        match favor {
+            Favor::LowLatency => {}
+            Favor::Consistency => self.fence(timeout).await?,
+        }
+        Ok(self.tree())
+    }
+
     /// The read models fed by the tree.
     pub fn projections(&self) -> &Projections {
         &self.shared.projections
@@ -152,6 +172,10 @@ impl Metadata {
             acked_below: 0,
         };
         let command = Bytes::from(write.to_bytes(Some(&request)));
+        if command.len() > MAX_COMMAND {
+            self.shared.pending.lock().remove(&seq);
+            return Err(WriteError::Refused(MetaError::TxnTooLarge));
+        }
         let deadline = Instant::now() + timeout;
         let outcome = loop {
             if let (Some(leader), Some(links)) = (self.leader(), self.links.get()) {
@@ -191,4 +215,38 @@ impl Metadata {
 /// Wall clock in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use warren_metastore::tree::{Component, Op, Path, Payload};
+
+    use super::*;
+
+    fn unconnected() -> Metadata {
+        let (queue_changes, _) = mpsc::unbounded_channel();
+        Metadata::new(7, Duration::from_millis(20), queue_changes)
+    }
+
+    #[tokio::test]
+    async fn without_a_group_only_a_read_that_waits_for_nobody_is_answered() {
+        let metadata = unconnected();
+        let limit = Duration::from_millis(20);
+        assert!(metadata.tree_favoring(Favor::LowLatency, limit).await.is_ok());
+        let fenced = metadata.tree_favoring(Favor::Consistency, limit).await;
+        assert!(matches!(fenced, Err(WriteError::Timeout)));
+    }
+
+    #[tokio::test]
+    async fn a_write_that_no_log_would_take_is_refused_at_once() {
+        let metadata = unconnected();
+        let payload = || Payload { kind: 99, schema: 1, bytes: vec![0; 1 << 20].into() };
+        let put = |n: u8| Op::create(Path::new(vec![Component::name([n])]), payload());
+        let refused = metadata.write(Write::new((0..4).map(put).collect())).await;
+        assert!(matches!(refused, Err(WriteError::Refused(MetaError::TxnTooLarge))));
+        assert!(metadata.shared.pending.lock().is_empty());
+        // One that fits waits for a leader that is not there.
+        let waited = metadata.write(Write::new((0..3).map(put).collect())).await;
+        assert!(matches!(waited, Err(WriteError::Timeout)));
+    }
 }
