@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use bytes::{Bytes, BytesMut};
 use warren_metastore::machine::{Machine, Meta, Reply};
+use warren_metastore::projections::Projections;
 use warren_metastore::tree::{MetaError, Tree};
 use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{GroupId, MachineVersion, Reference};
@@ -24,12 +25,13 @@ pub type Answer = Result<Reply, MetaError>;
 pub struct TreeMember {
     desk: Desk,
     machine: Machine,
+    projections: Projections,
     reclaimable: u64,
 }
 
 impl TreeMember {
     pub(super) fn new(desk: Desk) -> Self {
-        TreeMember { desk, machine: Machine::new(), reclaimable: 0 }
+        TreeMember { desk, machine: Machine::new(), projections: Projections::new(), reclaimable: 0 }
     }
 
     /// The tree as applied here.
@@ -45,11 +47,18 @@ impl TreeMember {
         self.machine.check_invariants()
     }
 
+    fn check_projections(&self, index: u64) {
+        if let Err(what) = self.projections.load().check_against_rebuild() {
+            self.desk.wrong(|| format!("projections at {index}: {what}"));
+        }
+    }
+
     fn compare(&self, index: u64) {
         if let Err(what) = self.check() {
             self.desk.wrong(|| format!("metadata tree at {index}: {what}"));
         }
         if index.is_multiple_of(self.desk.compare_every) {
+            self.check_projections(index);
             self.desk.judge.lock().state(self.desk.node, GroupId::METADATA, index, self.digest());
         }
     }
@@ -85,6 +94,7 @@ impl StateMachine for TreeMember {
                 version: entry.version,
             };
             let outcome = self.machine.apply(meta, &command);
+            self.projections.apply(&outcome.changes, self.machine.tree(), meta.reference);
             self.reclaimable += RECLAIMABLE_PER_COMMAND + command.len() as u64;
             let repeat = self.desk.defect == Defect::ForgottenRequests;
             if let Some(request) = outcome.request.filter(|_| repeat) {
@@ -122,6 +132,8 @@ impl StateMachine for TreeMember {
 
     fn restore(&mut self, state: &[u8], index: u64, _: MachineVersion, cx: &GroupCx<'_>) -> Result<(), RestoreError> {
         self.machine = Machine::restore(state).map_err(|e| RestoreError(e.to_string()))?;
+        self.projections.install(self.machine.tree(), self.machine.applied());
+        self.check_projections(index);
         self.reclaimable = 0;
         self.desk.judge.lock().state(self.desk.node, cx.group, index, self.digest());
         Ok(())
