@@ -162,7 +162,8 @@ impl MetadataClient {
                 name: format!("q{queue}").into(),
                 kind: QueueKind::Quorum,
                 durable: true,
-                group: GroupId(100_000 + ((self.origin & 0xff) << 32) + self.seq),
+                // As in a cluster, no two queues have the same.
+                group: GroupId(self.origin << 24 | self.seq),
                 ..Queue::default()
             }
             .create_or_get(),

@@ -1,12 +1,10 @@
 //! A member of the metadata group.
 
-use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use bytes::{Bytes, BytesMut};
 use warren_metastore::machine::{Machine, Meta, Reply};
-use warren_metastore::projections::{Projections, View};
-use warren_metastore::records::{Binding, Queue, Vhost};
+use warren_metastore::projections::Projections;
 use warren_metastore::tree::{MetaError, Tree};
 use warren_proto::batch::BatchBuilder;
 use warren_proto::ids::{GroupId, MachineVersion, Reference};
@@ -27,7 +25,6 @@ pub type Answer = Result<Reply, MetaError>;
 pub struct TreeMember {
     desk: Desk,
     machine: Machine,
-    /// The read models, fed as a broker feeds them.
     projections: Projections,
     reclaimable: u64,
 }
@@ -50,54 +47,20 @@ impl TreeMember {
         self.machine.check_invariants()
     }
 
+    fn check_projections(&self, index: u64) {
+        if let Err(what) = self.projections.load().check_against_rebuild() {
+            self.desk.wrong(|| format!("projections at {index}: {what}"));
+        }
+    }
+
     fn compare(&self, index: u64) {
         if let Err(what) = self.check() {
             self.desk.wrong(|| format!("metadata tree at {index}: {what}"));
         }
-        if let Err(what) = compare_views(&self.projections.load(), &self.machine.tree()) {
-            self.desk.wrong(|| format!("metadata read models at {index}: {what}"));
-        }
         if index.is_multiple_of(self.desk.compare_every) {
+            self.check_projections(index);
             self.desk.judge.lock().state(self.desk.node, GroupId::METADATA, index, self.digest());
         }
-    }
-}
-
-/// The read models say what the tree says: the same virtual hosts, queues and routes.
-fn compare_views(view: &View, tree: &Tree) -> Result<(), String> {
-    let vhosts = Vhost::list(tree).map_err(|e| e.to_string())?;
-    if view.vhosts().count() != vhosts.len() {
-        return Err(format!("{} virtual hosts, the tree has {}", view.vhosts().count(), vhosts.len()));
-    }
-    let mut queues = 0;
-    for vhost in vhosts {
-        let stored = Queue::list(tree, &vhost.name).map_err(|e| e.to_string())?;
-        queues += stored.len();
-        for queue in &stored {
-            let known =
-                view.queue(&vhost.name, &queue.name).ok_or_else(|| format!("queue {} is missing", queue.name))?;
-            if known.group != queue.group || view.queue_of_group(queue.group).is_none() {
-                return Err(format!("queue {} is {known:?}", queue.name));
-            }
-        }
-        let bindings = Binding::list(tree, &vhost.name).map_err(|e| e.to_string())?;
-        let keys: BTreeSet<&[u8]> = bindings.iter().map(|binding| &*binding.key).collect();
-        for key in keys {
-            let bound = bindings.iter().filter(|binding| &*binding.key == key);
-            let expected: BTreeSet<&str> = bound.map(|binding| &*binding.destination).collect();
-            let routed = view.route(&vhost.name, "amq.direct", &[key], None);
-            let routed: BTreeSet<&str> = routed.iter().map(|queue| &*queue.name).collect();
-            if routed != expected {
-                return Err(format!("{key:?} goes to {routed:?}, bound are {expected:?}"));
-            }
-        }
-        if !view.route(&vhost.name, "amq.direct", &[b"unbound"], None).is_empty() {
-            return Err("a key that nothing is bound with goes somewhere".to_owned());
-        }
-    }
-    match view.queues().count() {
-        known if known == queues => Ok(()),
-        known => Err(format!("{known} queues, the tree has {queues}")),
     }
 }
 
@@ -170,9 +133,7 @@ impl StateMachine for TreeMember {
     fn restore(&mut self, state: &[u8], index: u64, _: MachineVersion, cx: &GroupCx<'_>) -> Result<(), RestoreError> {
         self.machine = Machine::restore(state).map_err(|e| RestoreError(e.to_string()))?;
         self.projections.install(self.machine.tree(), self.machine.applied());
-        if let Err(what) = compare_views(&self.projections.load(), &self.machine.tree()) {
-            self.desk.wrong(|| format!("metadata read models after a snapshot of {index}: {what}"));
-        }
+        self.check_projections(index);
         self.reclaimable = 0;
         self.desk.judge.lock().state(self.desk.node, cx.group, index, self.digest());
         Ok(())
