@@ -44,6 +44,8 @@ impl View {
                     | RecordChange::TopicPermission(_)
                     | RecordChange::OperatorPolicy(_)
                     | RecordChange::Parameter(_)
+                    | RecordChange::Maintenance(_)
+                    | RecordChange::FeatureFlags(_)
             );
             self.take(change, &mut rest);
         }
@@ -64,7 +66,10 @@ impl View {
                 Some(node) => drop(self.nodes.insert(node.name.clone(), Arc::new(node))),
                 None => drop(delta.old.and_then(|node| self.nodes.remove(&node.name))),
             },
-            RecordChange::TopicPermission(_) | RecordChange::Parameter(_) => {}
+            RecordChange::TopicPermission(_)
+            | RecordChange::Parameter(_)
+            | RecordChange::Maintenance(_)
+            | RecordChange::FeatureFlags(_) => {}
             RecordChange::Policy(delta) => {
                 let Some((vhost, name)) = named(&delta, |policy| (policy.vhost.clone(), policy.name.clone())) else {
                     return;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use super::binding::{self, BindingNode};
 use super::layout::Place;
 use super::stored::{Record, Stored};
-use super::{Exchange, Node, OperatorPolicy, Parameter, Permission, Policy, Queue, TopicPermission, User, Vhost};
+use super::{
+    Exchange, FeatureFlags, Node, NodeMaintenance, OperatorPolicy, Parameter, Permission, Policy, Queue,
+    TopicPermission, User, Vhost,
+};
 use crate::tree::{Change, Changes};
 
 /// A record before and after a command; at least one is there.
@@ -77,6 +80,10 @@ pub enum RecordChange {
     Parameter(Delta<Parameter>),
     /// A node.
     Node(Delta<Node>),
+    /// The maintenance state of a node.
+    Maintenance(Delta<NodeMaintenance>),
+    /// The enabled feature flags.
+    FeatureFlags(Delta<FeatureFlags>),
 }
 
 /// The records that changed, in path order: a vhost before its permissions, exchanges and queues, an exchange before its
@@ -98,6 +105,8 @@ fn record_change(place: Place<'_>, change: &Change) -> Option<RecordChange> {
         Place::OperatorPolicy { .. } => delta(change).map(RecordChange::OperatorPolicy),
         Place::Parameter { .. } => delta(change).map(RecordChange::Parameter),
         Place::Node(_) => delta(change).map(RecordChange::Node),
+        Place::Maintenance(_) => delta(change).map(RecordChange::Maintenance),
+        Place::FeatureFlags => delta(change).map(RecordChange::FeatureFlags),
         Place::GlobalParameter(_) => None,
         Place::Binding { .. } => {
             let tables = |payload| binding::arguments(payload).unwrap_or_default();

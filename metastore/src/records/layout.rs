@@ -16,6 +16,8 @@ pub(crate) const SCHEMA_WORDS: &[&str] = &[
     RUNTIME_PARAMS,
     NODES,
     NODE_METADATA,
+    NODE_MAINTENANCE,
+    FEATURE_FLAGS,
 ];
 
 const ROOT: &str = "warren";
@@ -30,6 +32,8 @@ const USERS: &str = "users";
 const RUNTIME_PARAMS: &str = "runtime_params";
 const NODES: &str = "nodes";
 const NODE_METADATA: &str = "node_metadata";
+const NODE_MAINTENANCE: &str = "node_maintenance";
+const FEATURE_FLAGS: &str = "feature_flags";
 
 /// Components of runtime parameters that are records of their own.
 const POLICY: &str = "policy";
@@ -145,6 +149,18 @@ pub(crate) fn node(name: &str) -> Path {
     path([word(ROOT), word(NODES), Component::name(name), word(NODE_METADATA)])
 }
 
+pub(crate) fn maintenance_states() -> Path {
+    path([word(ROOT), word(NODE_MAINTENANCE)])
+}
+
+pub(crate) fn maintenance(node: &str) -> Path {
+    maintenance_states().child(Component::name(node))
+}
+
+pub(crate) fn feature_flags() -> Path {
+    path([word(ROOT), word(FEATURE_FLAGS)])
+}
+
 /// What lies at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place<'a> {
@@ -160,6 +176,8 @@ pub(crate) enum Place<'a> {
     User(&'a str),
     GlobalParameter(&'a str),
     Node(&'a str),
+    Maintenance(&'a str),
+    FeatureFlags,
 }
 
 impl<'a> Place<'a> {
@@ -171,10 +189,12 @@ impl<'a> Place<'a> {
             return None;
         }
         Some(match path {
+            [only] if only.as_symbol() == Some(FEATURE_FLAGS) => Place::FeatureFlags,
             [Symbol(_), Name(_)] | [Symbol(_), Name(_), Symbol(_)] => match (path[0].as_symbol()?, path.len()) {
                 (VHOSTS, 2) => Place::Vhost(text(&path[1])?),
                 (USERS, 2) => Place::User(text(&path[1])?),
                 (RUNTIME_PARAMS, 2) => Place::GlobalParameter(text(&path[1])?),
+                (NODE_MAINTENANCE, 2) => Place::Maintenance(text(&path[1])?),
                 (NODES, 3) if path[2].as_symbol() == Some(NODE_METADATA) => Place::Node(text(&path[1])?),
                 _ => return None,
             },

@@ -415,3 +415,40 @@ fn a_node_that_came_back_since_its_record_was_read_is_not_deleted() {
     // To delete nothing is no error.
     done(log.write(&Node::delete_unchanged("a@h", now.mod_revision)));
 }
+
+#[test]
+fn a_node_without_a_maintenance_record_is_regular_and_changes_of_it_are_told() {
+    let mut log = broker();
+    assert_eq!(NodeMaintenance::status(&log.machine.tree(), "a@h").unwrap(), MaintenanceStatus::Regular);
+    done(log.write(&NodeMaintenance::new("b@h", MaintenanceStatus::Drained).put()));
+    let outcome = done(log.write(&NodeMaintenance::new("a@h", MaintenanceStatus::Draining).put()));
+    let told: Vec<_> = record_changes(&outcome.changes).collect();
+    let [RecordChange::Maintenance(delta)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(delta.created().unwrap().status, MaintenanceStatus::Draining);
+    let listed = NodeMaintenance::list(&log.machine.tree()).unwrap();
+    let listed: Vec<_> = listed.iter().map(|stored| (&*stored.node, stored.status.as_str())).collect();
+    assert_eq!(listed, [("a@h", "draining"), ("b@h", "drained")]);
+    done(log.write(&NodeMaintenance::delete("b@h")));
+    assert_eq!(NodeMaintenance::status(&log.machine.tree(), "b@h").unwrap(), MaintenanceStatus::Regular);
+    let newer = NodeMaintenance::new("c@h", MaintenanceStatus::Other(9));
+    assert_eq!(NodeMaintenance::decode(&newer.encode()).unwrap(), newer);
+}
+
+#[test]
+fn feature_flags_are_created_once_and_replaced_only_by_who_read_the_newest() {
+    let mut log = broker();
+    assert_eq!(FeatureFlags::list(&log.machine.tree()).unwrap(), [""; 0]);
+    let flags = |names: &[&str]| FeatureFlags {
+        enabled: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..FeatureFlags::default()
+    };
+    done(log.write(&flags(&["b", "a"]).create()));
+    let first = FeatureFlags::get(&log.machine.tree()).unwrap().unwrap();
+    assert!(matches!(log.write(&flags(&[]).create()).reply, Err(MetaError::MismatchingNode { .. })));
+    let outcome = done(log.write(&flags(&["a", "b", "c"]).update(first.mod_revision)));
+    assert!(matches!(record_changes(&outcome.changes).next(), Some(RecordChange::FeatureFlags(_))));
+    assert!(matches!(log.write(&flags(&[]).update(first.mod_revision)).reply, Err(MetaError::MismatchingNode { .. })));
+    assert_eq!(FeatureFlags::list(&log.machine.tree()).unwrap(), ["a", "b", "c"]);
+    done(log.write(&FeatureFlags::delete()));
+    assert_eq!(FeatureFlags::get(&log.machine.tree()).unwrap(), None);
+}
