@@ -1,7 +1,7 @@
 //! `warren server`: the boot order, and the orderly stop (spec: operations.md, sections 5.2 and 6.3).
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,24 +9,27 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use warren_amqp091::{AnonymousLogin, Listener, TcpOptions};
+use warren_amqp091::AnonymousLogin;
 use warren_broker::cluster::formation::Peer;
-use warren_broker::cluster::identity_file::IdentityError;
+use warren_broker::cluster::identity_file::{IdentityError, NodeIdentity};
+use warren_broker::cluster::{dns, next_life};
 use warren_broker::start::StartError;
 use warren_broker::{Broker, Limits, NodeConfig, Retry};
 use warren_metastore::records::{Cluster, QueueKind};
 use warren_proto::amqp091::{FieldTable, FieldValue, Tuning};
-use warren_proto::ids::MachineVersion;
+use warren_proto::ids::{MachineVersion, NodeId};
 use warren_raft::log_store::StoreError;
+use warren_raft::transport::{Suspicion, Transport, TransportConfig};
 
 use crate::admin::Admin;
-use crate::admin::state::{Listening, NodeState};
+use crate::admin::state::{NodeState, address};
+use crate::app::{self, App, Wish};
 use crate::config::environment::{self, Environment};
 use crate::config::settings::{Mechanism, QueueType, Settings};
-use crate::config::value::Listen;
 use crate::config::{self, Configuration, Overrides};
 use crate::data_dir::{self, DataDir, DataDirError};
 use crate::exit::Exit;
+use crate::listeners::{ClientListeners, ListenError, Listening, any_address};
 use crate::logging::{self, LogFile};
 use crate::notify;
 
@@ -95,6 +98,26 @@ impl From<DataDirError> for Refused {
     }
 }
 
+impl From<IdentityError> for Refused {
+    fn from(error: IdentityError) -> Self {
+        let exit = match &error {
+            IdentityError::Io { error, .. } => exit_of(error),
+            _ => Exit::Config,
+        };
+        Refused::new(exit, error.to_string())
+    }
+}
+
+impl From<ListenError> for Refused {
+    fn from(error: ListenError) -> Self {
+        let exit = match &error {
+            ListenError::Unsupported(_) => Exit::Config,
+            ListenError::Unusable(..) => Exit::Unavailable,
+        };
+        Refused::new(exit, error.to_string())
+    }
+}
+
 /// A disk that is full may have room again when the node is started the next time; other errors need somebody.
 fn exit_of(error: &io::Error) -> Exit {
     match error.kind() {
@@ -152,38 +175,55 @@ impl Server {
                 return Exit::Software;
             }
         };
-        let exit = match runtime.block_on(self.serve()) {
-            Ok(()) => Exit::Ok,
+        let outcome = runtime.block_on(self.serve());
+        // Tasks that ignore the stop do not hold the process.
+        runtime.shutdown_timeout(Duration::from_millis(500));
+        let exit = match outcome {
+            Ok(Wish::End) => Exit::Ok,
+            Ok(Wish::Again(app)) => {
+                let error = app::start_again(app);
+                tracing::error!(%error, "the process could not start its program again");
+                Exit::Software
+            }
             Err(Refused { why, exit }) => {
                 tracing::error!("{why}");
                 exit
             }
         };
         self.data.close();
-        // Tasks that ignore the stop do not hold the process.
-        runtime.shutdown_timeout(Duration::from_millis(500));
         exit
     }
 
-    async fn serve(&self) -> Result<(), Refused> {
+    /// Serves until it is told to end, or to begin anew.
+    async fn serve(&self) -> Result<Wish, Refused> {
         let mut signals = Signals::new()?;
         let mut hangup = listen(SignalKind::hangup())?;
         let settings = &self.configuration.settings;
         let log_files = self.log_file.iter().map(|file| file.path().display().to_string()).collect();
-        let state = Arc::new(NodeState::new(self.configuration.clone(), log_files));
+        let mut node_config = self.node_config();
+        next_life::begin(&node_config.data, &node_config.queues_data)?;
+        let identity = NodeIdentity::load_or_create(&node_config.data, &node_config.name)?;
+        let state = Arc::new(NodeState::new(self.configuration.clone(), log_files, App::of_process(), identity));
         tracing::info!(
             node = %self.configuration.node,
             version = env!("CARGO_PKG_VERSION"),
             data = %self.data.node.display(),
             "starting"
         );
-        let node_config = self.node_config();
         state.add_listener(Listening {
             interface: node_config.peer_listen.ip().to_string(),
             port: node_config.peer_listen.port(),
             protocol: "clustering",
             purpose: "inter-node and CLI tool communication",
         });
+        if state.app == App::Stopped {
+            return self.serve_operators(&state, node_config, &mut signals, &mut hangup).await;
+        }
+        for contact in next_life::contacts(&node_config.data) {
+            if !node_config.peers.iter().any(|peer| peer.name == contact.name) {
+                node_config.peers.push(contact);
+            }
+        }
         let progress = {
             let state = Arc::clone(&state);
             Arc::new(move |phase: &str| {
@@ -191,17 +231,25 @@ impl Server {
                 notify::tell(&format!("STATUS={phase}"));
             })
         };
+        let found = tokio::select! {
+            found = self.discover(&state) => found?,
+            () = signals.stop() => return Ok(Wish::End),
+            wish = state.wished() => return Ok(wish),
+        };
+        node_config.peers.extend(found);
         let broker = tokio::select! {
             started = Broker::start(node_config, Arc::new(Admin(Arc::clone(&state))), progress) => started?,
             () = signals.stop() => {
                 tracing::info!("stopped before the start was complete");
-                return Ok(());
+                return Ok(Wish::End);
             }
-            () = state.stop_requested() => return Ok(()),
+            wish = state.wished() => return Ok(wish),
         };
         state.set_broker(Arc::clone(&broker));
         let result = self.serve_clients(&state, &broker, &mut signals, &mut hangup).await;
-        notify::tell("STOPPING=1");
+        if !matches!(result, Ok(Wish::Again(_))) {
+            notify::tell("STOPPING=1");
+        }
         state.set_ready(false);
         state.set_phase("stopping");
         tokio::select! {
@@ -209,9 +257,39 @@ impl Server {
                 Ok(()) => tracing::info!("stopped"),
                 Err(_) => tracing::warn!("the orderly stop took too long and was cut short"),
             },
-            () = signals.stop() => tracing::warn!("told again: stopping at once"),
+            () = signals.stop() => {
+                tracing::warn!("told again: stopping at once");
+                return result.map(|_| Wish::End);
+            }
         }
         result
+    }
+
+    /// The nodes that a blank node finds by DNS, if it is to. What cannot be looked up is tried again, so that a node never
+    /// forms a cluster of its own since its resolver did not answer.
+    async fn discover(&self, state: &NodeState) -> Result<Vec<Peer>, Refused> {
+        let cluster = &self.configuration.settings.cluster;
+        let Some(hostname) = cluster.dns.as_ref().filter(|_| state.identity.cluster.is_none()) else {
+            return Ok(Vec::new());
+        };
+        let own = state.own();
+        let mut failed = 0_u64;
+        loop {
+            match dns::discover(hostname, &own.name, self.configuration.settings.peer.port).await {
+                Ok(mut found) => {
+                    tracing::info!(nodes = ?found.iter().map(|peer| &peer.name).collect::<Vec<_>>(), "found by DNS");
+                    found.retain(|peer| peer.name != own.name);
+                    found.push(own);
+                    return Ok(found);
+                }
+                Err(error) if cluster.retry_limit.is_some_and(|limit| failed >= limit) => {
+                    return Err(Refused::new(Exit::Timeout, format!("peer discovery failed: {error}")));
+                }
+                Err(error) => tracing::warn!(error, "peer discovery failed: it is tried again"),
+            }
+            failed += 1;
+            tokio::time::sleep(cluster.retry_interval).await;
+        }
     }
 
     /// Opens the client listeners, and closes them when the node is told to stop.
@@ -221,39 +299,60 @@ impl Server {
         broker: &Arc<Broker>,
         signals: &mut Signals,
         hangup: &mut Signal,
-    ) -> Result<(), Refused> {
+    ) -> Result<Wish, Refused> {
         let settings = &self.configuration.settings;
-        let amqp091 = Arc::new(amqp091_settings(settings, broker));
-        // All are bound before the first one serves.
-        let mut listeners = Vec::new();
-        for listen in settings.listeners.amqp() {
-            let listener = bind(&listen, settings)?;
-            let address = listener.local_addr().map_err(|error| unusable(&listen, &error))?;
-            state.add_listener(Listening {
-                interface: address.ip().to_string(),
-                port: address.port(),
-                protocol: "amqp",
-                purpose: "AMQP 0-9-1",
-            });
-            listeners.push(listener);
-        }
-        let serving: Vec<_> =
-            listeners.into_iter().map(|listener| listener.serve(Arc::clone(broker), Arc::clone(&amqp091))).collect();
+        let amqp091 = amqp091_settings(settings, broker);
+        let listeners = Arc::new(ClientListeners::new(&settings.listeners, amqp091, Arc::clone(broker)));
+        listeners.open().await?;
+        state.set_clients(Arc::clone(&listeners));
         state.set_ready(true);
         notify::tell("READY=1\nSTATUS=running");
         tracing::info!(node = %self.configuration.node, "started");
-        loop {
+        let wish = loop {
             tokio::select! {
-                () = signals.stop() => break,
-                () = state.stop_requested() => break,
+                () = signals.stop() => break Wish::End,
+                wish = state.wished() => break wish,
                 _ = hangup.recv() => self.reopen_log(),
             }
-        }
+        };
         tracing::info!("stopping");
-        for task in serving {
-            task.abort();
-        }
-        Ok(())
+        listeners.close().await;
+        Ok(wish)
+    }
+
+    /// The app is stopped: answers operators, and takes no part in the cluster. It dials no peer, so that others hear no sign
+    /// of life.
+    async fn serve_operators(
+        &self,
+        state: &Arc<NodeState>,
+        config: NodeConfig,
+        signals: &mut Signals,
+        hangup: &mut Signal,
+    ) -> Result<Wish, Refused> {
+        state.set_phase("its app is stopped");
+        let transport = Transport::start(TransportConfig {
+            me: NodeId::of_name(&config.name),
+            name: config.name.clone(),
+            incarnation: state.identity.incarnation,
+            listen: config.peer_listen,
+            unix_socket: Some(config.data.join("admin.sock")),
+            secret: config.secret.clone(),
+            suspicion: Suspicion::default(),
+        })
+        .map_err(StartError::from)?;
+        state.set_transport(transport.clone());
+        transport.on_call(Arc::new(Admin(Arc::clone(state))));
+        notify::tell("READY=1\nSTATUS=its app is stopped");
+        tracing::info!(node = %self.configuration.node, "the node's app is stopped: it waits for operators");
+        let wish = loop {
+            tokio::select! {
+                () = signals.stop() => break Wish::End,
+                wish = state.wished() => break wish,
+                _ = hangup.recv() => self.reopen_log(),
+            }
+        };
+        transport.shutdown().await;
+        Ok(wish)
     }
 
     fn reopen_log(&self) {
@@ -266,9 +365,6 @@ impl Server {
 
     fn node_config(&self) -> NodeConfig {
         let Configuration { node, settings, .. } = &self.configuration;
-        let address = |host: &str, port: u16| {
-            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-        };
         let peers = settings
             .cluster
             .seeds
@@ -286,6 +382,8 @@ impl Server {
             cluster_name: settings.cluster.name.clone(),
             metadata_timeout: settings.metadata.timeout,
             leader_wait: settings.metadata.leader_wait_timeout,
+            visibility_wait: settings.metadata.visibility_wait,
+            voter_replacement: settings.metadata.voter_replacement,
             metadata_snapshot_interval: settings.metadata.snapshot_interval,
             disk_stall: settings.disk_stall,
             discovery: Retry { limit: settings.cluster.retry_limit, pause: settings.cluster.retry_interval },
@@ -320,36 +418,6 @@ impl Server {
 /// A limit as a number of things in memory.
 fn count(limit: Option<u64>) -> Option<usize> {
     limit.map(|most| usize::try_from(most).unwrap_or(usize::MAX))
-}
-
-/// All addresses: of both families where the machine has IPv6.
-fn any_address() -> IpAddr {
-    match std::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
-        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
-        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
-    }
-}
-
-fn bind(listen: &Listen, settings: &Settings) -> Result<Listener, Refused> {
-    let address = match listen {
-        Listen::Tcp { ip, port } => SocketAddr::new(ip.unwrap_or_else(any_address), *port),
-        Listen::Unix(path) => {
-            let why = format!("listeners.tcp: Unix sockets such as {} are not supported yet", path.display());
-            return Err(Refused::new(Exit::Config, why));
-        }
-    };
-    let options = TcpOptions {
-        backlog: settings.listeners.backlog,
-        nodelay: settings.listeners.nodelay,
-        keepalive: settings.listeners.keepalive,
-        sndbuf: count(settings.listeners.sndbuf),
-        recbuf: count(settings.listeners.recbuf),
-    };
-    Listener::bind(address, options).map_err(|error| unusable(listen, &error))
-}
-
-fn unusable(listen: &Listen, error: &std::io::Error) -> Refused {
-    Refused::new(Exit::Unavailable, format!("cannot listen on {listen}: {error}"))
 }
 
 fn amqp091_settings(settings: &Settings, broker: &Broker) -> warren_amqp091::Settings {

@@ -86,8 +86,12 @@ pub struct NodeConfig {
     pub cluster_name: Option<String>,
     /// Bound of every metadata write.
     pub metadata_timeout: Duration,
+    /// How long the answer to a metadata write waits for other nodes to have seen it; zero: not at all.
+    pub visibility_wait: Duration,
     /// How long to wait for a metadata leader at boot.
     pub leader_wait: Duration,
+    /// A voter of the metadata group whose node is away for so long gives its vote to a follower, where there is one.
+    pub voter_replacement: Duration,
     /// Commands of the metadata group between two snapshots.
     pub metadata_snapshot_interval: u64,
     /// A write to disk that takes longer costs the node its leaderships; six times that ends the process.
@@ -170,6 +174,11 @@ impl Broker {
     /// The configuration it was started with.
     pub fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// The life of its data directory.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
     }
 
     /// When it was started.

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinSet;
-use warren_metastore::records::{self, Definition, Queue, QueueKind, User, Vhost};
+use warren_metastore::records::{self, Definition, User, Vhost};
 use warren_proto::amqp091::FieldTable;
 use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId};
 use warren_proto::peer;
 use warren_queues::quorum::{LATEST, SUPPORTED};
 use warren_raft::driver::{Event, GroupSpec, MemberChange, OpenError, StopReason};
-use warren_raft::log_store::{LogStore, Member, MemberRole, StoreError};
+use warren_raft::log_store::{LogStore, Member, StoreError};
 use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
 use warren_raft::storage::{RocksStore, StoreConfig};
 use warren_raft::transport::{
@@ -30,13 +30,15 @@ use crate::access;
 use crate::cluster::formation::{self, HELLO, Hello, JOIN, JoinRequest, Membership, NotTaken, Peer, REMOVED};
 use crate::cluster::identity_file::{Cluster, IdentityError, NodeIdentity, random_u64};
 use crate::cluster::removal::{self, ADVICE, STANDING};
+use crate::cluster::{next_life, voters};
 use crate::connections::Connections;
 use crate::dead_letter::DeadLetters;
+use crate::metadata::visibility::{APPLIED, PATIENCE};
 use crate::metadata::{MetaMachine, Metadata, WriteError};
 use crate::node::{Broker, NodeConfig};
 use crate::operations::forget::{self, Unreachable};
 use crate::operations::members::ORDER;
-use crate::operations::reconcile;
+use crate::operations::{maintenance, orphans, reconcile};
 use crate::policy::quorum_config;
 use crate::queue::classic_host::ClassicHost;
 use crate::queue::group::{GroupContext, GroupRequest, QuorumMachine, refuse};
@@ -124,6 +126,7 @@ impl Broker {
                 name: identity.name.clone(),
                 incarnation: identity.incarnation,
                 cluster: identity.cluster.clone(),
+                metadata_version: 0,
             }),
             broker: OnceLock::new(),
             admin: OnceLock::from(admin),
@@ -242,17 +245,26 @@ impl Broker {
         broker.wait_for_metadata().await?;
         broker.metadata.set_current();
         broker.enrol().await?;
+        // A node that starts is in service.
+        if broker.is_in_maintenance() {
+            broker.end_maintenance().await?;
+        }
+        // From now on the metadata says where the others are.
+        next_life::forget_contacts(&broker.config.data);
         progress("starting queues");
-        broker.delete_own_dead_queues().await;
+        let dead = broker.delete_own_dead_queues().await;
         broker.compare_queues(false).await;
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
         tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
         tokio::spawn(policies::run(Arc::downgrade(&broker)));
         tokio::spawn(forget::run(Arc::downgrade(&broker), unreachable));
         tokio::spawn(removal::watch(Arc::downgrade(&broker)));
-        tokio::spawn(delete_abandoned(Arc::downgrade(&broker), left));
+        tokio::spawn(maintenance::watch(Arc::downgrade(&broker)));
+        tokio::spawn(voters::watch(Arc::downgrade(&broker)));
+        tokio::spawn(orphans::run(Arc::downgrade(&broker), left, dead));
         tokio::spawn(delete_unused(Arc::downgrade(&broker), unused_queues));
         tokio::spawn(housekeep(Arc::downgrade(&broker), vec![meta_store, queue_store]));
+        broker.metadata.show_to_others(transport, broker.config.visibility_wait);
         progress("running");
         Ok(broker)
     }
@@ -329,20 +341,6 @@ impl Broker {
         match self.metadata.write(defaults).await {
             Ok(_) | Err(WriteError::Refused(_)) => Ok(()),
             Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Queues that cannot have survived this node's restart: transient classic ones, and exclusive ones of connections
-    /// that ended with the last process.
-    async fn delete_own_dead_queues(&self) {
-        let dead = |queue: &Queue| match queue.exclusive_owner {
-            Some(owner) => owner.node == self.me && owner.incarnation != self.sessions.incarnation(),
-            None => queue.kind == QueueKind::Classic && queue.home == self.me && !queue.durable,
-        };
-        for queue in self.metadata.queues().into_iter().filter(|q| dead(q)) {
-            if let Err(error) = self.delete_queue(&queue).await {
-                tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "a dead queue was not deleted yet");
-            }
         }
     }
 
@@ -606,7 +604,12 @@ async fn join_or_found(
         let members = cluster
             .founders
             .iter()
-            .map(|f| Member { uid: MemberUid(f.uid), node: NodeId::of_name(&f.name), role: MemberRole::Voter })
+            .enumerate()
+            .map(|(number, founder)| Member {
+                uid: MemberUid(founder.uid),
+                node: NodeId::of_name(&founder.name),
+                role: voters::founding_role(number),
+            })
             .collect();
         let spec = GroupSpec {
             group: GroupId::METADATA,
@@ -640,12 +643,14 @@ impl CallHandler for Calls {
         Box::pin(async move {
             match call.method.as_str() {
                 HELLO => {
-                    let hello = self.hello.lock().clone();
+                    let mut hello = self.hello.lock().clone();
+                    hello.metadata_version = self.metadata_version();
                     answer(&hello, &replies).await;
                 }
                 STANDING => self.standing(&call.payload, &replies).await,
                 JOIN => self.join(&call.payload, &replies).await,
                 ORDER => self.order(&call.payload, &replies).await,
+                APPLIED => self.applied(&call.payload, &replies).await,
                 _ => match self.admin.get() {
                     Some(admin) => admin.call(call, replies).await,
                     None => replies.fail("not_ready", "the node is starting").await,
@@ -663,6 +668,12 @@ async fn answer<T: Serialize + Sync>(said: &T, replies: &Replies) {
 }
 
 impl Calls {
+    fn metadata_version(&self) -> u16 {
+        let broker = self.broker.get().and_then(Weak::upgrade);
+        let status = broker.and_then(|broker| broker.metadata.host()?.status(GroupId::METADATA));
+        status.map_or(0, |status| status.version.0)
+    }
+
     async fn standing(&self, payload: &[u8], replies: &Replies) {
         let Some(broker) = self.broker.get().and_then(Weak::upgrade) else {
             return replies.fail("not_ready", "the node is starting").await;
@@ -670,6 +681,19 @@ impl Calls {
         match broker.standing(payload).await {
             Ok(standing) => answer(&standing, replies).await,
             Err(reason) => replies.fail("unknown", reason).await,
+        }
+    }
+
+    async fn applied(&self, payload: &[u8], replies: &Replies) {
+        let Some(broker) = self.broker.get().and_then(Weak::upgrade) else {
+            return replies.fail("not_ready", "the node is starting").await;
+        };
+        let Ok(index) = payload.try_into().map(u64::from_be_bytes) else {
+            return replies.fail("invalid", "an index has eight bytes").await;
+        };
+        match broker.metadata.applied_within(index, PATIENCE).await {
+            Some(applied) => drop(replies.send(applied.to_be_bytes().to_vec()).await),
+            None => replies.fail("not_ready", "the node is starting").await,
         }
     }
 
@@ -735,7 +759,7 @@ impl Broker {
         if !change.is_empty() {
             tracing::info!(name = request.name, "the node comes back without its data: its old member is replaced");
         }
-        let role = MemberRole::Promotable { target: 0 };
+        let role = voters::joining_role(&status.membership, |m| m.node == node);
         change.push(MemberChange::Add(Member { uid: MemberUid(request.uid), node, role }));
         host.change_members(GroupId::METADATA, change).await.map_err(|e| yet(&e.to_string()))
     }
@@ -825,19 +849,6 @@ impl Broker {
     fn tell_groups(&self, request: impl Fn() -> GroupRequest) {
         for group in self.queues.groups() {
             let _ = self.queues.send(group, request());
-        }
-    }
-}
-
-/// Deletes auto-delete queues that lost their last consumer.
-async fn delete_abandoned(broker: Weak<Broker>, mut left: mpsc::UnboundedReceiver<GroupId>) {
-    while let Some(group) = left.recv().await {
-        let Some(broker) = broker.upgrade() else { return };
-        let Some(queue) = broker.metadata.queue_of_group(group).filter(|q| q.auto_delete) else { continue };
-        if broker.classic.stats(group).is_some_and(|s| s.consumers.is_empty())
-            && let Err(error) = broker.delete_queue(&queue).await
-        {
-            tracing::warn!(queue = %queue.name, vhost = %queue.vhost, %error, "auto-delete queue was not deleted yet");
         }
     }
 }

@@ -14,6 +14,10 @@ use super::state::NodeState;
 use super::{Answer, Outcome, Progress, at_once, done, peers};
 use crate::config::settings::NodeName;
 
+/// The argument with which a node that is being reset has itself forgotten: queues that it alone has a member of are deleted
+/// with everything else that it has.
+pub const RESETS: &str = "resets";
+
 /// Queues that lose their member at once.
 const AT_ONCE: usize = 64;
 /// Queues that are named where many could not be changed.
@@ -60,7 +64,9 @@ pub async fn forget(state: &NodeState, broker: &Arc<Broker>, request: &Request, 
     }
     broker.check_forgettable(name.as_str()).await?;
     match broker.metadata().leader() {
-        Some(leader) if leader == broker.me() => forget_here(broker, name.as_str(), progress).await,
+        Some(leader) if leader == broker.me() => {
+            forget_here(broker, name.as_str(), request.flag(RESETS), progress).await
+        }
         Some(leader) if asked_by_operator => {
             let mut request = request.clone();
             request.args.insert("member".to_owned(), json!(name.as_str()));
@@ -73,7 +79,7 @@ pub async fn forget(state: &NodeState, broker: &Arc<Broker>, request: &Request, 
     }
 }
 
-async fn forget_here(broker: &Arc<Broker>, name: &str, progress: &Progress) -> Outcome {
+async fn forget_here(broker: &Arc<Broker>, name: &str, resets: bool, progress: &Progress) -> Outcome {
     let busy = || Refusal::new(Code::Unavailable, "another node is being removed from the cluster");
     let _turn = Turn::take().ok_or_else(busy)?;
     // The one to go may be out of this node's reach alone.
@@ -83,7 +89,7 @@ async fn forget_here(broker: &Arc<Broker>, name: &str, progress: &Progress) -> O
     if views.iter().any(|(_, told)| told.value == true) {
         return Err(ForgetError::StillRunning(name.to_owned()).into());
     }
-    leave_queues(broker, name, progress).await.map_err(|left| {
+    leave_queues(broker, name, resets, progress).await.map_err(|left| {
         let why = format!(
             "node {name} was not removed, because these queues still have a member on it:\n{}\nStart the node and add members \
              elsewhere, or delete the queues; then run the command again",
@@ -93,7 +99,7 @@ async fn forget_here(broker: &Arc<Broker>, name: &str, progress: &Progress) -> O
     })?;
     broker.forget_node(name).await?;
     // Declared with a member on it while it was on its way out.
-    leave_queues(broker, name, progress).await.map_err(|left| {
+    leave_queues(broker, name, resets, progress).await.map_err(|left| {
         let why = format!("node {name} was removed, but these queues have a member on it:\n{}", named(&left));
         Refusal::new(Code::Unavailable, why)
     })?;
@@ -101,11 +107,19 @@ async fn forget_here(broker: &Arc<Broker>, name: &str, progress: &Progress) -> O
 }
 
 /// Removes the node's members from all quorum queues; answers which ones keep theirs, and why.
-async fn leave_queues(broker: &Arc<Broker>, name: &str, progress: &Progress) -> Result<(), Vec<String>> {
+async fn leave_queues(broker: &Arc<Broker>, name: &str, resets: bool, progress: &Progress) -> Result<(), Vec<String>> {
     let targets = broker.queues_with_member(NodeId::of_name(name));
     let outcomes = at_once(AT_ONCE, targets.iter().cloned(), progress, |target| {
         let (broker, name) = (Arc::clone(broker), name.to_owned());
-        async move { broker.delete_member(&target, &name).await }
+        async move {
+            match broker.delete_member(&target, &name).await {
+                Err(MemberError::LastNode) if resets => {
+                    let deleted = broker.delete_queue(&target.record()).await;
+                    deleted.map_err(|error| MemberError::Metadata(error.to_string()))
+                }
+                outcome => outcome,
+            }
+        }
     });
     let outcomes = outcomes.await.into_iter().map(|outcome| outcome.unwrap_or(Err(MemberError::Timeout)));
     let mut left: Vec<String> = targets

@@ -18,6 +18,11 @@ pub const LEADER: &str = "leader";
 /// The state of a member that was elected and does not lead yet.
 pub const ELECTED: &str = "elected";
 
+/// Whether a member in that state follows or leads.
+pub fn takes_part(state: &str) -> bool {
+    [LEADER, ELECTED, "follower"].contains(&state)
+}
+
 /// One node's member of a quorum queue, as that node tells it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LocalGroup {

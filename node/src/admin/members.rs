@@ -13,7 +13,6 @@ use warren_broker::operations::members::{MemberError, Part};
 use warren_metastore::projections::QueueTarget;
 use warren_metastore::records::QueueKind;
 use warren_proto::ids::{GroupId, NodeId};
-use warren_raft::log_store::MemberRole;
 
 use super::protocol::{Code, Refusal, Request, Row};
 use super::{Answer, Outcome, Progress, at_once, done, groups, peers, queues, row};
@@ -247,48 +246,6 @@ pub fn local_checkpoint(broker: &Broker, request: &Request) -> Outcome {
     }
 }
 
-/// `check_if_node_is_quorum_critical`.
-pub async fn check_critical(broker: &Arc<Broker>) -> Outcome {
-    let nodes = broker.metadata().nodes();
-    if nodes.len() == 1 {
-        return Ok(Answer::Value(json!({"text": format!(
-            "Node {} is the only one of its cluster: nothing can lose its majority by more than its end", broker.name()
-        )})));
-    }
-    let critical = critical_groups(broker);
-    if critical.is_empty() {
-        let text = format!("Node {}'s quorum queues and metadata keep a majority when it stops", broker.name());
-        return Ok(Answer::Value(json!({"text": text})));
-    }
-    let mut lines = vec![format!("The following would lose their majority if node {} stopped:", broker.name())];
-    lines.extend(critical);
-    Err(Refusal::new(Code::Unavailable, lines.join("\n")))
-}
-
-/// Groups that have a voter here and no more than a majority of voters running.
-fn critical_groups(broker: &Broker) -> Vec<String> {
-    let critical = |members: &[warren_raft::log_store::Member]| {
-        let voters: Vec<_> = members.iter().filter(|m| m.role == MemberRole::Voter).collect();
-        let online = voters.iter().filter(|m| queues::is_up(broker, m.node)).count();
-        voters.iter().any(|m| m.node == broker.me()) && online <= voters.len() / 2 + 1
-    };
-    let mut found = Vec::new();
-    let metadata = broker.metadata().host().and_then(|host| host.status(GroupId::METADATA));
-    if metadata.is_some_and(|status| critical(&status.membership.members)) {
-        found.push("rabbitmq_metadata".to_owned());
-    }
-    let view = broker.metadata().projections().load();
-    let mut queues: Vec<_> = view
-        .queues()
-        .filter(|t| t.kind == QueueKind::Quorum)
-        .filter(|t| broker.queues().status(t.group).is_some_and(|s| critical(&s.membership.members)))
-        .map(|t| format!("queue '{}' in vhost '{}'", t.name, t.vhost))
-        .collect();
-    queues.sort();
-    found.append(&mut queues);
-    found
-}
-
 /// One rebalance at a time. It runs on the node that leads the metadata, so that this is so in the whole cluster.
 static REBALANCING: AtomicBool = AtomicBool::new(false);
 
@@ -324,11 +281,19 @@ pub async fn rebalance(broker: &Arc<Broker>, request: &Request, progress: &Progr
     }
 }
 
+/// `post_upgrade`: what is to be done once all nodes are upgraded.
+pub async fn post_upgrade(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
+    let mut request = request.clone();
+    request.args.insert("type".to_owned(), json!("all"));
+    rebalance(broker, &request, progress).await
+}
+
 async fn rebalance_here(broker: &Arc<Broker>, request: &Request, progress: &Progress) -> Outcome {
     let busy = || Refusal::new(Code::Unavailable, "rebalance_in_progress: another rebalance is running");
     let _turn = Turn::take().ok_or_else(busy)?;
     let targets = matching(broker, request)?;
-    let nodes = up_nodes(broker);
+    let away = broker.nodes_in_maintenance();
+    let nodes: Vec<_> = up_nodes(broker).into_iter().filter(|(node, _)| !away.contains(node)).collect();
     let leaders = leaders(broker, &targets).await;
     let most = targets.len().div_ceil(nodes.len().max(1));
     let moves = plan(&targets, &leaders, &nodes, most);

@@ -3,10 +3,13 @@
 //! [`protocol`] is what travels; [`state::NodeState`] is what the verbs work on. A verb that needs other nodes asks them
 //! with a verb of its own (`local_...`), so that each node speaks only for itself.
 
+mod app;
 mod clients;
+mod critical;
 mod field_json;
 mod forget;
 mod groups;
+mod maintenance;
 mod members;
 mod metadata;
 mod metrics;
@@ -52,6 +55,8 @@ enum Answer {
     Rows(Vec<Row>),
     /// A listing that is not complete, and why.
     Partly(Vec<Row>, Refusal),
+    /// A check that failed: what programs are told, and why.
+    Failed(Value, Refusal),
 }
 
 /// Answers calls of the command line.
@@ -85,6 +90,10 @@ impl CallHandler for Admin {
                 Ok(Answer::Rows(rows)) => send_rows(&replies, rows).await,
                 Ok(Answer::Partly(rows, refusal)) => {
                     send_rows(&replies, rows).await;
+                    replies.fail(refusal.code.word(), refusal.message).await;
+                }
+                Ok(Answer::Failed(details, refusal)) => {
+                    send(&replies, &Reply::Ok(details)).await;
                     replies.fail(refusal.code.word(), refusal.message).await;
                 }
                 Err(refusal) => replies.fail(refusal.code.word(), refusal.message).await,
@@ -123,6 +132,11 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
     match verb {
         "ping" => return done(),
         "stop" => return node::stop(state),
+        "stop_app" => return app::stop(state),
+        "start_app" => return app::start(state),
+        "reset" => return app::reset(state, request).await,
+        "join_cluster" => return app::join_cluster(state, request).await,
+        "discover_peers" => return node::discover_peers(state).await,
         "is_running" => return node::is_running(state),
         "is_booting" => return node::is_booting(state),
         "check_running" => return node::check_running(state),
@@ -181,7 +195,15 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "rebalance" => members::rebalance(broker, request, progress).await,
         "transfer_leadership" => members::transfer(broker, request).await,
         "force_checkpoint" => members::force_checkpoint(broker, request, progress).await,
-        "check_if_node_is_quorum_critical" => members::check_critical(broker).await,
+        "check_if_node_is_quorum_critical" => critical::check(broker).await,
+        "await_online_quorum_plus_one" => critical::waits_for(broker).await,
+        "post_upgrade" => members::post_upgrade(broker, request, progress).await,
+        "drain" => maintenance::drain(state, broker).await,
+        "revive" => maintenance::revive(state, broker).await,
+        "suspend_listeners" => maintenance::suspend(state).await,
+        "resume_listeners" => maintenance::resume(state).await,
+        "check_if_metadata_store_is_initialized" => node::metadata_is_initialized(broker),
+        "check_if_metadata_store_is_initialized_with_data" => node::metadata_has_data(broker),
         "force_shrink" => members::force_shrink(broker, request, progress).await,
         "metrics" => metrics::metrics(broker).await,
         "list_quarantined" => groups::list_quarantined(broker),

@@ -4,15 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use warren_broker::cluster::dns;
 use warren_broker::{Broker, identity};
 use warren_metastore::records::Cluster;
 use warren_proto::ids::GroupId;
 
 use super::protocol::{Code, Refusal, Request, Row};
 use super::queues::group_status;
-use super::state::{Listening, NodeState};
-use super::{Answer, Outcome, done, peers, row, unreadable};
+use super::state::NodeState;
+use super::{Answer, Outcome, app, done, peers, row, unreadable};
+use crate::app::{App, Wish};
 use crate::config::settings::{LeaderLocator, LogFormat, LogOutput, QueueType, Settings};
+use crate::listeners::Listening;
 
 fn text(text: impl Into<String>) -> Outcome {
     Ok(Answer::Value(json!({"text": text.into()})))
@@ -21,7 +24,7 @@ fn text(text: impl Into<String>) -> Outcome {
 /// `stop` and `shutdown`: answers with the process that is going to end.
 pub fn stop(state: &NodeState) -> Outcome {
     tracing::info!("an operator asked the node to stop");
-    state.request_stop();
+    state.wish(Wish::End);
     Ok(Answer::Value(json!({"pid": std::process::id()})))
 }
 
@@ -29,13 +32,19 @@ pub fn stop(state: &NodeState) -> Outcome {
 pub fn is_running(state: &NodeState) -> Outcome {
     let (node, running) = (&state.configuration.node, state.is_ready());
     let words = if running { "is fully booted and running" } else { "is not running or is still booting" };
-    Ok(Answer::Value(json!({"running": running, "text": format!("Warren on node {node} {words}")})))
+    let incarnation = state.broker().map_or(state.identity.incarnation, |broker| broker.incarnation());
+    Ok(Answer::Value(json!({
+        "running": running,
+        "app": app::word(state.app),
+        "incarnation": incarnation,
+        "text": format!("Warren on node {node} {words}"),
+    })))
 }
 
 /// `is_booting`.
 pub fn is_booting(state: &NodeState) -> Outcome {
     let node = &state.configuration.node;
-    if state.is_ready() {
+    if state.is_ready() || state.app == App::Stopped {
         text(format!("Node {node} is not booting"))
     } else {
         text(format!("Node {node} is booting: {}", state.phase()))
@@ -110,7 +119,7 @@ pub fn status(state: &NodeState) -> Outcome {
         "crypto_lib_version": "n/a",
         "uptime": state.started.elapsed().as_secs(),
         "state": if state.is_ready() { "running".to_owned() } else { state.phase() },
-        "is_under_maintenance": false,
+        "is_under_maintenance": broker.is_some_and(|broker| broker.is_in_maintenance()),
         "processes": {"used": Value::Null, "limit": Value::Null},
         "run_queue": 0,
         "net_ticktime": Value::Null,
@@ -182,7 +191,7 @@ fn facts(state: &NodeState) -> Value {
 
 /// `cluster_status`.
 pub async fn cluster_status(state: &NodeState, broker: &Broker) -> Outcome {
-    let nodes = broker.metadata().nodes();
+    let (nodes, away) = (broker.metadata().nodes(), broker.nodes_in_maintenance());
     let answers = peers::ask(broker, peers::all(broker), peers::LOCAL_FACTS, &Request::default()).await;
     let mut running = Vec::new();
     let (mut versions, mut maintenance, mut listeners) = (Map::new(), Map::new(), Map::new());
@@ -204,7 +213,8 @@ pub async fn cluster_status(state: &NodeState, broker: &Broker) -> Outcome {
                 "erlang_version": "n/a",
             }),
         );
-        maintenance.insert(name.clone(), json!("not under maintenance"));
+        let marked = if away.contains(&node.id) { "marked for maintenance" } else { "not under maintenance" };
+        maintenance.insert(name.clone(), json!(marked));
         listeners.insert(name.clone(), facts["listeners"].clone());
         running.push(name);
     }
@@ -238,6 +248,39 @@ pub fn has_reached_target_cluster_size(state: &NodeState, broker: &Broker) -> Ou
         false => format!("The cluster has not reached its target size yet: it has {nodes} of {target} nodes"),
     };
     Ok(Answer::Value(json!({"text": text, "reached": reached, "nodes": nodes, "target": target})))
+}
+
+/// `check_if_metadata_store_is_initialized`: it is where the node is up, since it waits for that when it starts.
+pub fn metadata_is_initialized(broker: &Broker) -> Outcome {
+    text(format!("Metadata store on node {} has completed its initialisation", broker.name()))
+}
+
+/// `check_if_metadata_store_is_initialized_with_data`: there is a virtual host.
+pub fn metadata_has_data(broker: &Broker) -> Outcome {
+    let view = broker.metadata().projections().load();
+    if view.vhosts().next().is_some() {
+        return text(format!("Metadata store on node {} is initialised and has data", broker.name()));
+    }
+    let why = format!("Metadata store on node {} has no virtual host: it was not initialised with data", broker.name());
+    Err(Refusal::new(Code::Unavailable, why))
+}
+
+/// `discover_peers`: the nodes that a blank node with this configuration would ask.
+pub async fn discover_peers(state: &NodeState) -> Outcome {
+    let settings = &state.configuration.settings;
+    let names: Vec<String> = match &settings.cluster.dns {
+        Some(hostname) => {
+            let found = dns::discover(hostname, state.configuration.node.as_str(), settings.peer.port).await;
+            let failed = |error| Refusal::new(Code::Unavailable, format!("peer discovery failed: {error}"));
+            found.map_err(failed)?.into_iter().map(|peer| peer.name).collect()
+        }
+        None => settings.cluster.seeds.iter().map(|seed| seed.node.to_string()).collect(),
+    };
+    let text = match names.is_empty() {
+        true => "No peers discovered".to_owned(),
+        false => names.join("\n"),
+    };
+    Ok(Answer::Value(json!({"text": text, "peers": names})))
 }
 
 /// `set_cluster_name`.
@@ -332,6 +375,9 @@ fn limits(settings: &Settings) -> Row {
         ("cluster_queue_limit", limit(limits.queues)),
         ("cluster_exchange_limit", limit(limits.exchanges)),
         ("server_properties", json!(properties)),
+        ("cluster_formation.dns.hostname", json!(settings.cluster.dns)),
+        ("metadata_store.visibility_wait", json!(millis(settings.metadata.visibility_wait))),
+        ("metadata_store.voter_replacement_after", json!(millis(settings.metadata.voter_replacement))),
         ("raft.disk_stall_timeout", json!(millis(settings.disk_stall))),
     ])
 }

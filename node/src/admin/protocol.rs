@@ -99,11 +99,13 @@ pub enum Code {
     Unavailable,
     /// An argument is wrong.
     Invalid,
+    /// The app of the node must be stopped for this, or must run.
+    WrongState,
     /// A fault inside the node.
     Internal,
 }
 
-const CODES: [(Code, &str, Exit); 9] = [
+const CODES: [(Code, &str, Exit); 10] = [
     (Code::NotFound, "not_found", Exit::Data),
     (Code::Exists, "exists", Exit::Software),
     (Code::NoSuchUser, "no_such_user", Exit::NoUser),
@@ -112,6 +114,7 @@ const CODES: [(Code, &str, Exit); 9] = [
     (Code::Timeout, "timeout", Exit::Timeout),
     (Code::Unavailable, "unavailable", Exit::Unavailable),
     (Code::Invalid, "invalid", Exit::Data),
+    (Code::WrongState, "wrong_state", Exit::Usage),
     (Code::Internal, "internal", Exit::Software),
 ];
 

@@ -1,4 +1,4 @@
-//! The command line for operators: `warren ctl`, `diagnostics`, `queues`, and the same under rabbitmqctl's names.
+//! The command line for operators: `warren ctl`, `diagnostics`, `queues`, `upgrade`, and the same under rabbitmqctl's names.
 //!
 //! A command line becomes a [`Call`]: a verb with its arguments checked. Most verbs are then one question to a node whose
 //! answer is printed; the others are in [`own`].
@@ -100,6 +100,10 @@ impl Call {
             let why = "--offline is not supported: the metadata's majority has to know that the node leaves";
             return Err(Refused::Usage(why.to_owned()));
         }
+        if verb.name == "join_cluster" && args.remove("ram").is_some_and(|ram| ram != "false") {
+            let why = "--ram is not supported: every node has its data on disk";
+            return Err(Refused::Usage(why.to_owned()));
+        }
         let rest = bind(verb, &words, &mut args)?;
         let columns = match verb.kind {
             Kind::Listing { columns, default } => {
@@ -131,6 +135,10 @@ impl Call {
             Kind::Deprecated(notice) => {
                 say!("{notice}");
                 return Exit::Ok;
+            }
+            Kind::Refused(why) => {
+                complain!("Error:\n{why}");
+                return Exit::Unavailable;
             }
             Kind::NotOffered => {
                 complain!("Error:\nthis command is not available in Warren");
@@ -186,7 +194,7 @@ impl Call {
         if let Some(refusal) = &answer.refusal
             && answer.rows.is_empty()
         {
-            return self.refused(refusal);
+            return self.refused_with(refusal, &answer.value);
         }
         let formatter = self.formatter();
         let text = match self.verb.kind {
@@ -227,9 +235,18 @@ impl Call {
     }
 
     fn refused(&self, refusal: &Refusal) -> Exit {
+        self.refused_with(refusal, &Value::Null)
+    }
+
+    /// `details`: what else programs are told.
+    fn refused_with(&self, refusal: &Refusal, details: &Value) -> Exit {
         let exit = self.exit_of(refusal);
         if self.formatter() == Formatter::Json {
-            say!("{}", json!({"result": "error", "message": refusal.message}));
+            let mut told = json!({"result": "error", "message": refusal.message});
+            for (key, value) in details.as_object().into_iter().flatten() {
+                told[key] = value.clone();
+            }
+            say!("{told}");
         }
         complain!("Error:\n{}", refusal.message);
         exit

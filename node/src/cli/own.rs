@@ -13,7 +13,7 @@ use warren_broker::identity;
 use warren_metastore::records::User;
 use warren_raft::log_store::StoreError;
 
-use super::target::Failure;
+use super::target::{Answer, Failure};
 use super::verbs::Own;
 use super::{Call, format};
 use crate::config::environment::{self, Environment};
@@ -25,6 +25,8 @@ use crate::exit::Exit;
 const POLL: Duration = Duration::from_millis(200);
 /// One question.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// One question that the node asks others about.
+const LOOK_AROUND: Duration = Duration::from_secs(15);
 /// How long `stop` waits for the process whose pid file it was given.
 const STOP: Duration = Duration::from_secs(120);
 
@@ -36,6 +38,8 @@ pub async fn run(call: &Call, own: Own) -> Exit {
         Own::Ping => ping(call).await,
         Own::Stop => stop(call).await,
         Own::Shutdown => shutdown(call).await,
+        Own::Again => again(call).await,
+        Own::AwaitQuorumPlusOne => await_quorum_plus_one(call).await,
         Own::CheckConfig => check_config(call),
         Own::Version => {
             super::print(&format::text(call.formatter(), identity::CLIENT_VERSION));
@@ -91,6 +95,83 @@ async fn await_online_nodes(call: &Call) -> Exit {
             Exit::Software
         }
     }
+}
+
+/// Has the node's process begin anew, and waits until it is what its answer said that it will be.
+async fn again(call: &Call) -> Exit {
+    let answer = match call.call(call.verb.name, call.timeout).await {
+        Ok(answer) => answer,
+        Err(failure) => return call.failed(&failure),
+    };
+    if let Some(refusal) = &answer.refusal {
+        return call.refused(refusal);
+    }
+    if let Some(text) = answer.value["text"].as_str() {
+        super::print(&format::text(call.formatter(), text));
+        return Exit::Ok;
+    }
+    let (app, incarnation) = (&answer.value["app"], &answer.value["incarnation"]);
+    let pid = answer.value["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    let pid = pid.filter(|_| call.target.is_local());
+    let deadline = Instant::now() + call.timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            complain!("Error:\nnode {} has not come back within {} seconds", call.target.node, call.timeout.as_secs());
+            return Exit::Timeout;
+        }
+        if let Ok(answer) = call.call("is_running", left.min(ATTEMPT)).await {
+            let now = &answer.value;
+            let there = answer.refusal.is_none() && now["app"] == *app && now["incarnation"] == *incarnation;
+            if there && (*app == "stopped" || now["running"] == true) {
+                if call.formatter().is_for_programs() {
+                    say!("{}", json!({"result": "ok", "node": call.target.node.as_str()}));
+                }
+                return Exit::Ok;
+            }
+        }
+        if pid.is_some_and(|pid| test_kill_process(pid).is_err()) {
+            complain!("Error:\nnode {} has ended instead of coming back: see its log", call.target.node);
+            return Exit::Unavailable;
+        }
+        tokio::time::sleep(POLL.min(left)).await;
+    }
+}
+
+async fn await_quorum_plus_one(call: &Call) -> Exit {
+    let deadline = Instant::now() + call.timeout;
+    let mut last = Err(None);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        last = match call.call(call.verb.name, left.min(LOOK_AROUND)).await {
+            Ok(Answer { refusal: Some(refusal), .. }) => Err(Some(refusal.message)),
+            Ok(answer) => match answer.value["waits_for"].as_array() {
+                Some(groups) if groups.is_empty() => return Exit::Ok,
+                groups => Ok(groups.cloned().unwrap_or_default()),
+            },
+            Err(failure @ Failure::Authentication(_)) => return call.failed(&failure),
+            Err(Failure::Unreachable(why)) => Err(Some(why)),
+            Err(Failure::Timeout) => last,
+        };
+        tokio::time::sleep(POLL.min(deadline.saturating_duration_since(Instant::now()))).await;
+    }
+    let (node, seconds) = (&call.target.node, call.timeout.as_secs());
+    let why = match last {
+        Ok(groups) => {
+            let names: Vec<&str> = groups.iter().filter_map(Value::as_str).collect();
+            format!(
+                "time is up: after {seconds} seconds these would still lose their majority if node {node} stopped:\n{}",
+                names.join("\n")
+            )
+        }
+        Err(Some(why)) => format!("time is up: node {node} did not say within {seconds} seconds: {why}"),
+        Err(None) => format!("time is up: node {node} did not answer within {seconds} seconds"),
+    };
+    complain!("Error:\n{why}");
+    Exit::Unavailable
 }
 
 async fn ping(call: &Call) -> Exit {

@@ -28,8 +28,9 @@ pub fn verb(verb: &Verb) -> String {
 
 /// The verbs of a tool.
 fn overview(tool: Tool) -> String {
-    let mut text =
-        String::from("Usage: warren ctl|diagnostics|queues [--node <node>] [options] <verb> [<arguments>]\n\nVerbs:\n");
+    let mut text = String::from(
+        "Usage: warren ctl|diagnostics|queues|upgrade [--node <node>] [options] <verb> [<arguments>]\n\nVerbs:\n",
+    );
     for verb in VERBS.iter().filter(|verb| verb.belongs_to(tool)) {
         if !matches!(verb.kind, Kind::NotOffered | Kind::Deprecated(_)) {
             text.push_str(&format!("  {}\n", verb.name));

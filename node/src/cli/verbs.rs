@@ -26,6 +26,8 @@ pub enum Kind {
     Own(Own),
     /// Kept for scripts that call it; does nothing.
     Deprecated(&'static str),
+    /// Something that cannot be done here, and why.
+    Refused(&'static str),
     /// Part of Erlang that does not exist here.
     NotOffered,
 }
@@ -43,6 +45,10 @@ pub enum Own {
     Stop,
     /// Stops the node and waits for its end.
     Shutdown,
+    /// Has the node's process begin anew, and waits until it has.
+    Again,
+    /// Asks until the node may be stopped.
+    AwaitQuorumPlusOne,
     /// Reads the configuration without a node.
     CheckConfig,
     /// The version that clients see.
@@ -106,6 +112,7 @@ impl Verb {
 
 const DIAGNOSTICS: &[Tool] = &[Tool::Diagnostics];
 const QUEUES: &[Tool] = &[Tool::Queues];
+const UPGRADE: &[Tool] = &[Tool::Upgrade];
 
 /// All verbs.
 pub const VERBS: &[Verb] = &[
@@ -161,7 +168,24 @@ pub const VERBS: &[Verb] = &[
         Kind::Result("{text}"),
     )
     .within(60)
-    .of(DIAGNOSTICS),
+    .of(&[Tool::Diagnostics, Tool::Upgrade]),
+    verb("stop_app", &[], "Stopping the app on node {node} ...", Kind::Own(Own::Again)),
+    verb("start_app", &[], "Starting node {node} ...", Kind::Own(Own::Again)),
+    verb("reset", &[], "Resetting node {node} ...", Kind::Own(Own::Again)),
+    verb("join_cluster", &["member"], "Clustering node {node} with {member}", Kind::Own(Own::Again))
+        .options(&["disc", "ram"]),
+    verb(
+        "suspend_listeners",
+        &[],
+        "Will suspend client connection listeners. New client connections will not be accepted.",
+        Kind::Done(""),
+    ),
+    verb(
+        "resume_listeners",
+        &[],
+        "Will resume client connection listeners. The node will accept client connections again.",
+        Kind::Done(""),
+    ),
     verb("forget_cluster_node", &["member"], "Removing node {member} from the cluster", Kind::Done(""))
         .options(&["offline"])
         .within(3600),
@@ -648,8 +672,55 @@ pub const VERBS: &[Verb] = &[
         "Checking if node {node} is critical for quorum of any quorum queues or streams ...",
         Kind::Result("{text}"),
     )
-    .of(&[Tool::Queues, Tool::Diagnostics])
+    .of(&[Tool::Queues, Tool::Diagnostics, Tool::Upgrade])
     .within(60),
+    verb(
+        "await_online_quorum_plus_one",
+        &[],
+        "Will wait for a quorum + 1 of nodes to be online for all quorum queues and the metadata of node {node} ...",
+        Kind::Own(Own::AwaitQuorumPlusOne),
+    )
+    .of(UPGRADE)
+    .within(120),
+    verb(
+        "drain",
+        &[],
+        "Will put node {node} into maintenance mode. The node will no longer serve any client traffic!",
+        Kind::Done(""),
+    )
+    .of(UPGRADE),
+    verb(
+        "revive",
+        &[],
+        "Will put node {node} back into regular operating mode. The node will again serve client traffic and host primary replicas.",
+        Kind::Done(""),
+    )
+    .of(UPGRADE),
+    verb(
+        "post_upgrade",
+        &[],
+        "Executing post upgrade tasks on node {node} ...",
+        Kind::Grid(&["Node name", "Number of quorum queue leaders"]),
+    )
+    .of(UPGRADE)
+    .within(3600),
+    verb(
+        "check_if_metadata_store_is_initialized",
+        &[],
+        "Checking if metadata store on node {node} has completed its initialisation ...",
+        Kind::Result("{text}"),
+    )
+    .of(DIAGNOSTICS)
+    .within(60),
+    verb(
+        "check_if_metadata_store_is_initialized_with_data",
+        &[],
+        "Checking if metadata store on node {node} is initialised and has data ...",
+        Kind::Result("{text}"),
+    )
+    .of(DIAGNOSTICS)
+    .within(60),
+    verb("discover_peers", &[], "Discovering peers nodes ...", Kind::Result("{text}")).of(DIAGNOSTICS).within(60),
     verb("metadata_store_status", &[], "Status of the metadata store on node {node} ...", Kind::Grid(MEMBERS))
         .within(60)
         .of(DIAGNOSTICS),
@@ -682,7 +753,14 @@ pub const VERBS: &[Verb] = &[
         "",
         Kind::Deprecated("DEPRECATED: use check_running. This command does nothing."),
     ),
-    verb("force_reset", &["words*"], "", Kind::NotOffered),
+    verb(
+        "force_reset",
+        &["words*"],
+        "",
+        Kind::Refused(
+            "force_reset is not supported with Raft-based metadata. A node that can leave its cluster is reset; one whose cluster is lost is recovered with force_standalone_boot, or starts with an empty data directory.",
+        ),
+    ),
     verb("eval", &["words*"], "", Kind::NotOffered),
     verb("eval_file", &["words*"], "", Kind::NotOffered),
     verb("exec", &["words*"], "", Kind::NotOffered),

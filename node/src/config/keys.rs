@@ -15,6 +15,10 @@ pub struct Draft {
     pub no_listeners: bool,
     /// Seeds by their key.
     pub seeds: Vec<(String, Seed)>,
+    /// Whether nodes are found by DNS rather than listed.
+    pub by_dns: bool,
+    /// `cluster_formation.dns.hostname`.
+    pub dns_hostname: Option<String>,
     /// Mechanisms by their key.
     pub mechanisms: Vec<(String, Mechanism)>,
     /// Users limited to loopback; `None`: the default list.
@@ -149,8 +153,21 @@ pub const KEYS: &[(&str, Apply)] = &[
         d.settings.cluster.name = Some(v.to_owned());
         Ok(())
     }),
-    ("cluster_formation.peer_discovery_backend", |_, _, v| {
-        value::word(v, &[("classic_config", ()), ("rabbit_peer_discovery_classic_config", ())])
+    ("cluster_formation.peer_discovery_backend", |d, _, v| {
+        let backends = [
+            ("classic_config", false),
+            ("rabbit_peer_discovery_classic_config", false),
+            ("dns", true),
+            ("rabbit_peer_discovery_dns", true),
+        ];
+        set(&mut d.by_dns, value::word(v, &backends))
+    }),
+    ("cluster_formation.dns.hostname", |d, _, v| {
+        if v.is_empty() {
+            return Err("it is a host name".to_owned());
+        }
+        d.dns_hostname = Some(v.to_owned());
+        Ok(())
     }),
     ("cluster_formation.classic_config.nodes.*", |d, key, v| {
         let seed = seed(v, &d.host)?;
@@ -171,6 +188,10 @@ pub const KEYS: &[(&str, Apply)] = &[
     }),
     ("metadata_store.leader_wait_timeout", |d, _, v| {
         set(&mut d.settings.metadata.leader_wait_timeout, value::milliseconds(v))
+    }),
+    ("metadata_store.visibility_wait", |d, _, v| set(&mut d.settings.metadata.visibility_wait, value::milliseconds(v))),
+    ("metadata_store.voter_replacement_after", |d, _, v| {
+        set(&mut d.settings.metadata.voter_replacement, value::milliseconds(v))
     }),
     ("default_queue_type", |d, _, v| {
         let choices = [("classic", QueueType::Classic), ("quorum", QueueType::Quorum)];

@@ -247,7 +247,17 @@ fn finish(draft: Draft, problems: &mut Vec<Problem>) -> Settings {
     } else if !draft.listeners.is_empty() {
         settings.listeners.tcp = Some(ordered(draft.listeners));
     }
-    settings.cluster.seeds = ordered(draft.seeds);
+    if draft.by_dns {
+        match draft.dns_hostname {
+            Some(hostname) => settings.cluster.dns = Some(hostname),
+            None => {
+                let text = "cluster_formation.peer_discovery_backend = dns needs cluster_formation.dns.hostname";
+                problems.push(Problem::new(Origin::File("configuration".into()), text.to_owned()));
+            }
+        }
+    } else {
+        settings.cluster.seeds = ordered(draft.seeds);
+    }
     if !draft.mechanisms.is_empty() {
         let mut mechanisms = Vec::new();
         for mechanism in ordered(draft.mechanisms) {

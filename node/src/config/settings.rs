@@ -171,6 +171,8 @@ pub struct Seed {
 pub struct Cluster {
     /// The nodes of `classic_config`, in the order of their keys.
     pub seeds: Vec<Seed>,
+    /// The host name behind whose addresses the nodes are, where they are found by DNS.
+    pub dns: Option<String>,
     /// Attempts to join a cluster that is there before giving up; `None`: for ever.
     pub retry_limit: Option<u64>,
     /// Wait between two attempts.
@@ -190,6 +192,10 @@ pub struct Metadata {
     pub snapshot_interval: u64,
     /// How long a booting node waits for a leader.
     pub leader_wait_timeout: Duration,
+    /// How long an answer waits for other nodes to have seen the change.
+    pub visibility_wait: Duration,
+    /// A voter whose node is away for so long gives its vote to a follower.
+    pub voter_replacement: Duration,
 }
 
 /// The queue type of a declare without `x-queue-type`.
@@ -337,6 +343,7 @@ impl Default for Settings {
             },
             cluster: Cluster {
                 seeds: Vec::new(),
+                dns: None,
                 retry_limit: Some(30),
                 retry_interval: Duration::from_secs(1),
                 name: None,
@@ -346,6 +353,8 @@ impl Default for Settings {
                 timeout: Duration::from_secs(30),
                 snapshot_interval: 50_000,
                 leader_wait_timeout: Duration::from_secs(300),
+                visibility_wait: Duration::from_millis(50),
+                voter_replacement: Duration::from_secs(600),
             },
             queues: Queues {
                 default_type: QueueType::Classic,

@@ -172,6 +172,15 @@ fn a_seed_list_without_this_node_is_ignored_with_a_warning() {
 }
 
 #[test]
+fn nodes_are_found_by_dns_where_that_is_said() {
+    let backend = "cluster_formation.peer_discovery_backend = dns\n";
+    let text = format!("{backend}cluster_formation.dns.hostname = rabbit.example\n");
+    let found = load_text(&text, &[]).unwrap().settings.cluster;
+    assert_eq!((found.dns.as_deref(), found.seeds.len()), (Some("rabbit.example"), 0));
+    assert!(load_text(backend, &[]).unwrap_err()[0].contains("cluster_formation.dns.hostname"));
+}
+
+#[test]
 fn a_missing_file_is_a_problem() {
     assert!(load_file(Path::new("/no/such/warren.conf"), &[]).unwrap_err()[0].contains("/no/such/warren.conf"));
 }

@@ -48,6 +48,9 @@ pub struct Hello {
     pub incarnation: u64,
     /// Its cluster, if it has one.
     pub cluster: Option<Cluster>,
+    /// The machine version of its cluster's metadata; 0 where it does not know or did not say.
+    #[serde(default)]
+    pub metadata_version: u16,
 }
 
 /// A node asks to become a member.
@@ -223,7 +226,7 @@ fn found(identity: &NodeIdentity, me: &Peer, others: &[&Peer], hellos: &[Hello])
     Cluster { id: random_u64(), founders, uid }
 }
 
-async fn join(
+pub(super) async fn join(
     identity: &NodeIdentity,
     me: &Peer,
     uid: u64,

@@ -54,7 +54,7 @@ pub const ADVICE: &str = "this node's data is that of a member which the cluster
                           does not run. To have the node join again as a new one, reset it: start it with an empty data \
                           directory";
 
-async fn ask(peer: &Peer, payload: Bytes, transport: &Transport) -> Result<Option<Standing>, CallError> {
+pub(super) async fn ask(peer: &Peer, payload: Bytes, transport: &Transport) -> Result<Option<Standing>, CallError> {
     let target = CallTarget::Address(peer.address.clone());
     let reply = transport.call(target, STANDING, payload, CALL).await?.one().await?;
     Ok(serde_json::from_slice(&reply).ok())

@@ -2,6 +2,7 @@
 
 mod machine;
 mod reads;
+pub(crate) mod visibility;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,11 +18,13 @@ use warren_metastore::projections::Projections;
 use warren_metastore::tree::{MetaError, Tree};
 use warren_proto::ids::{GroupId, NodeId};
 use warren_raft::runtime::Host;
+use warren_raft::transport::Transport;
 
 pub use machine::MetaMachine;
 
 use crate::queue::links::Links;
 use crate::queue::supervisor::QueueChange;
+use visibility::Visibility;
 
 /// Pause before a command that was not applied yet is sent again. The machine applies it once.
 const RETRY: Duration = Duration::from_millis(200);
@@ -73,6 +76,7 @@ pub struct Metadata {
     next_seq: Arc<AtomicU64>,
     host: Arc<OnceLock<Host<MetaMachine>>>,
     links: Arc<OnceLock<Arc<Links>>>,
+    visibility: Arc<OnceLock<Visibility>>,
     timeout: Duration,
 }
 
@@ -95,6 +99,7 @@ impl Metadata {
             next_seq: Arc::new(AtomicU64::new(1)),
             host: Arc::default(),
             links: Arc::default(),
+            visibility: Arc::default(),
             timeout,
         }
     }
@@ -108,6 +113,29 @@ impl Metadata {
     pub fn connect(&self, host: Host<MetaMachine>, links: Arc<Links>) {
         let _ = self.host.set(host);
         let _ = self.links.set(links);
+    }
+
+    /// From now on, answers to writes wait until other nodes have seen them, so long at most. The first call counts.
+    pub(crate) fn show_to_others(&self, transport: Transport, wait: Duration) {
+        if !wait.is_zero() {
+            let _ = self.visibility.set(Visibility::new(transport, wait));
+        }
+    }
+
+    /// Waits until the other nodes have applied what this one has.
+    async fn seen_by_others(&self) {
+        let (Some(visibility), Some(host)) = (self.visibility.get(), self.host.get()) else { return };
+        let Some(applied) = host.status(GroupId::METADATA).map(|status| status.applied) else { return };
+        let me = host.node();
+        let nodes = self.nodes();
+        visibility.wait(applied, nodes.iter().map(|node| node.id).filter(|node| *node != me)).await;
+    }
+
+    /// How far this node's tree is, once it is as far as `index`, or after a while.
+    pub(crate) async fn applied_within(&self, index: u64, patience: Duration) -> Option<u64> {
+        let host = self.host.get()?;
+        let _ = tokio::time::timeout(patience, host.wait_applied(GroupId::METADATA, index)).await;
+        Some(host.status(GroupId::METADATA)?.applied)
     }
 
     /// The Raft host of the metadata group.
@@ -190,6 +218,9 @@ impl Metadata {
             }
         };
         self.shared.pending.lock().remove(&seq);
+        if outcome.is_ok() {
+            self.seen_by_others().await;
+        }
         outcome
     }
 

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use warren_metastore::projections::QueueTarget;
-use warren_metastore::records::{Node, Queue, QueueKind, Stored};
+use warren_metastore::records::{Node, NodeMaintenance, Queue, QueueKind, Stored};
 use warren_proto::ids::{GroupId, NodeId};
 use warren_raft::driver::{ChangeError, MemberChange};
 
@@ -152,6 +152,7 @@ impl Broker {
         if self.answers(name).await {
             return Err(ForgetError::StillRunning(name.to_owned()));
         }
+        self.metadata.write(NodeMaintenance::delete(name)).await.map_err(unfinished)?;
         self.leave_metadata_group(node).await?;
         if let Some(record) = record {
             let write = Node::delete_unchanged(&record.name, record.mod_revision);

@@ -225,7 +225,8 @@ impl Broker {
         let locator = policy::leader_locator(&spec.arguments, &policies).unwrap_or(self.config.leader_locator);
         let home = match locator {
             LeaderLocator::Balanced if !spec.exclusive => self.node_to_lead(),
-            _ => self.me,
+            LeaderLocator::ClientLocal if kind == QueueKind::Quorum && self.is_in_maintenance() => self.node_to_lead(),
+            LeaderLocator::Balanced | LeaderLocator::ClientLocal => self.me,
         };
         let members = match kind {
             QueueKind::Classic => Vec::new(),
@@ -259,11 +260,12 @@ impl Broker {
         self.metadata.projections().load().queues().nth(MANY_QUEUES - 1).is_some()
     }
 
-    /// The running node that leads the fewest queues, this one where it is no worse than the others; any running one where
-    /// there are many queues.
+    /// The running node in service that leads the fewest queues, this one where it is no worse than the others; any of them
+    /// where there are many queues.
     fn node_to_lead(&self) -> NodeId {
-        let nodes = self.metadata.nodes();
-        let running: Vec<NodeId> = nodes.iter().map(|n| n.id).filter(|id| self.links.is_up(*id)).collect();
+        let (nodes, away) = (self.metadata.nodes(), self.nodes_in_maintenance());
+        let serves = |id: &NodeId| self.links.is_up(*id) && !away.contains(id);
+        let running: Vec<NodeId> = nodes.iter().map(|n| n.id).filter(serves).collect();
         if self.has_many_queues() {
             return running.get((random_u64() % running.len().max(1) as u64) as usize).copied().unwrap_or(self.me);
         }
@@ -277,17 +279,18 @@ impl Broker {
         running.into_iter().min_by_key(load).unwrap_or(self.me)
     }
 
-    /// Chooses the nodes of a new quorum queue: this one and its first leader's, then running ones, then others; among
-    /// those the ones with the fewest members, or any where there are many queues.
+    /// Chooses the nodes of a new quorum queue: this one and its first leader's, then running ones, then others, and those
+    /// in maintenance last; among those the ones with the fewest members, or any where there are many queues.
     fn place(&self, home: NodeId, size: Option<usize>) -> Vec<Member> {
         let size = size.unwrap_or(self.config.quorum_size as usize).max(1);
         let mut nodes = self.metadata.nodes();
         let turn = (random_u64() % nodes.len().max(1) as u64) as usize;
         nodes.rotate_left(turn);
         let loads = if self.has_many_queues() { HashMap::new() } else { self.members_by_node() };
+        let away = self.nodes_in_maintenance();
         nodes.sort_by_key(|n| {
             let load = loads.get(&n.id).copied().unwrap_or_default();
-            (n.id != home, n.id != self.me, !self.links.is_up(n.id), load)
+            (n.id != home, away.contains(&n.id), n.id != self.me, !self.links.is_up(n.id), load)
         });
         nodes
             .iter()
@@ -384,7 +387,7 @@ impl Broker {
         }
     }
 
-    /// Deletes the exclusive queues of a connection that ended.
+    /// Deletes the exclusive queues of a connection that ended. Those that cannot be deleted now are looked for later.
     pub async fn delete_exclusive_queues(&self, connection: u64) {
         let owned = self.exclusive.lock().remove(&connection).unwrap_or_default();
         for target in owned {

@@ -254,10 +254,12 @@ impl Broker {
             return None;
         }
         let has = |node: NodeId| queue.members.iter().any(|m| m.node == node);
-        let nodes = self.metadata.nodes();
+        let (nodes, away) = (self.metadata.nodes(), self.nodes_in_maintenance());
         let free: Vec<_> = nodes
             .iter()
-            .filter(|n| !has(n.id) && self.links.is_up(n.id) && self.knows_version(n.id, version))
+            .filter(|n| {
+                !has(n.id) && self.links.is_up(n.id) && !away.contains(&n.id) && self.knows_version(n.id, version)
+            })
             .collect();
         if size % 2 == 1 && free.len() < 2 {
             return None;

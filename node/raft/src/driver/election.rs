@@ -16,12 +16,17 @@ pub(crate) struct Election {
     elapsed: usize,
     /// Rounds still to be held at the short timeout: the leader's node is known to be down, or the group is new.
     hasty: u32,
+    /// Ticks for which this member has left it to others to stand.
+    abstained: usize,
 }
 
 /// Rounds at the short timeout before the normal one applies again.
 const HASTY_ROUNDS: u32 = 10;
 /// Ticks between one candidate and the next after a verdict: time for the first to win.
 const RANK_TICKS: usize = 2;
+/// Election timeouts that a member which leaves leading to others gives them. None of them may be able to win: then it
+/// stands after all.
+const ABSTENTION: usize = 4;
 
 impl<M: StateMachine> Group<M> {
     /// Sets the election timeout anew. Due after everything that may have made Raft reset it.
@@ -29,6 +34,7 @@ impl<M: StateMachine> Group<M> {
         let elapsed = self.raw.raft.election_elapsed;
         if elapsed < self.election.elapsed {
             self.election.draws += 1;
+            self.election.abstained = 0;
             self.hurry(shared);
         }
         self.election.elapsed = self.raw.raft.election_elapsed;
@@ -135,10 +141,19 @@ impl<M: StateMachine> Group<M> {
             || self.raw.raft.election_elapsed + 1 < self.raw.raft.randomized_election_timeout()
         {
             self.raw.tick();
+        } else if self.abstains(shared) {
+            self.election.abstained += 1;
+            self.raw.raft.election_elapsed += 1;
         } else if shared.elections > 0 {
             shared.elections -= 1;
             self.raw.tick();
         }
         self.settle_election(shared);
+    }
+
+    /// Whether this member, whose time has come to stand, leaves it to others for now.
+    fn abstains(&self, shared: &Shared) -> bool {
+        let others = || self.state.membership.voters().any(|m| m.uid != self.me && !shared.down.contains(&m.node));
+        shared.abstains && self.election.abstained < ABSTENTION * shared.config.election_ticks && others()
     }
 }

@@ -100,6 +100,7 @@ impl<M: StateMachine> Driver<M> {
                 transfers,
                 down: FxHashSet::default(),
                 elections: 0,
+                abstains: false,
                 transfer_budget: 0,
                 sending: 0,
                 sending_bytes: 0,
@@ -291,6 +292,11 @@ impl<M: StateMachine> Driver<M> {
     /// Stands for election in the group at once.
     pub fn campaign(&mut self, group: GroupId) {
         self.with(group, |g, shared| g.campaign(shared));
+    }
+
+    /// From now on this node's members leave it to others to lead, while one of those can; or no longer.
+    pub fn set_abstains(&mut self, abstains: bool) {
+        self.shared.abstains = abstains;
     }
 
     /// Takes a snapshot now, whatever it frees.

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub sending_bytes: u64,
     /// Elections that may still begin in this tick.
     pub elections: usize,
+    /// The node leaves leading to others while one of them can.
+    pub abstains: bool,
 }
 
 impl Shared {

@@ -454,6 +454,16 @@ impl<M: StateMachine> Host<M> {
         self.post(group, Mail::Campaign(group))
     }
 
+    /// From now on this node's members leave it to others to lead, while one of those can; or no longer.
+    pub fn set_abstains(&self, abstains: bool) -> Result<(), HostError> {
+        self.inner.mailboxes.iter().try_for_each(|mailbox| {
+            mailbox.try_send(Mail::Abstain(abstains)).map_err(|error| match error {
+                TrySendError::Full(_) => HostError::Busy,
+                TrySendError::Disconnected(_) => HostError::Stopped,
+            })
+        })
+    }
+
     /// Reads bodies of entries, from memory or disk, on the caller's thread.
     pub fn entry_reader(&self) -> Arc<dyn EntryReader> {
         self.inner.cache.clone()

@@ -44,6 +44,7 @@ pub(super) enum Mail<M: StateMachine> {
     Members(GroupId, oneshot::Sender<Vec<MemberStatus>>),
     Snapshot(GroupId),
     Campaign(GroupId),
+    Abstain(bool),
     Figures(oneshot::Sender<DriverFigures>),
     Alone(GroupId, oneshot::Sender<Result<(), ChangeError>>),
     WorkDone(GroupId, u64, WorkDone),
@@ -262,6 +263,7 @@ impl<M: StateMachine> Shard<M> {
                 let _ = answer.send(self.driver.make_alone(group));
             }
             Mail::Campaign(group) => self.driver.campaign(group),
+            Mail::Abstain(abstains) => self.driver.set_abstains(abstains),
             Mail::WorkDone(group, transfer, done) => self.driver.work_done(group, transfer, done),
             Mail::Nudge => self.nudged.store(false, Ordering::Release),
             Mail::Stop => return false,

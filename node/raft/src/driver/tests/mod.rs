@@ -1,5 +1,6 @@
 //! The driver's behaviour on a few simulated nodes.
 
+mod abstention;
 mod cluster;
 mod forgetful_disks;
 mod hibernation;
@@ -404,6 +405,36 @@ fn a_member_without_a_vote_does_not_stand_when_it_is_asked_to() {
     let stood = |m: &RaftMessage| matches!(m.kind(), RaftMessageKind::RaftVote | RaftMessageKind::RaftPreVote);
     assert!(!c.sent.iter().any(|(from, _, _, m)| *from == id && stood(m)));
     assert_eq!(c.status(leader).unwrap().term, term);
+}
+
+#[test]
+fn a_dead_voter_loses_its_vote_and_gets_it_back_when_it_has_caught_up() {
+    let mut c = Cluster::new(4, 4, 117, plain);
+    let leader = c.wait_leader();
+    c.run(500);
+    let down = (leader + 1) % 4;
+    c.crash(down);
+    let (uid, node) = (c.nodes[down].uid, c.nodes[down].id);
+    let change = |c: &mut Cluster, role: MemberRole| {
+        let leader = c.wait_leader();
+        c.driver(leader).change_members(GROUP, 1, vec![MemberChange::Add(Member { uid, node, role })]);
+        c.poll(leader);
+    };
+    let role = |c: &Cluster, n: usize| c.status(n).unwrap().membership.member(uid).map(|m| m.role);
+    change(&mut c, MemberRole::NonVoter);
+    c.run_until(5_000, |c| role(c, leader) == Some(MemberRole::NonVoter));
+    // Three voters are left: two of them are a majority.
+    let second = (leader + 2) % 4;
+    c.crash(second);
+    c.ask(leader, &pushes(0..10));
+    c.run_until(5_000, |c| c.machine(leader).waiting.len() == 10);
+    c.start(second);
+    c.start(down);
+    c.wait_equal();
+    assert_eq!(role(&c, down), Some(MemberRole::NonVoter));
+    change(&mut c, MemberRole::Promotable { target: 0 });
+    c.run_until(10_000, |c| (0..4).all(|n| role(c, n) == Some(MemberRole::Voter)));
+    c.wait_equal();
 }
 
 #[test]
