@@ -18,6 +18,7 @@ mod router;
 #[cfg(test)]
 mod tests;
 mod topic;
+mod topic_permission;
 mod update;
 mod vhost;
 
@@ -35,6 +36,7 @@ pub use policies::{Applied, Policies};
 pub use queue_target::QueueTarget;
 pub use router::Routed;
 pub use topic::{MAX_HASH_WORDS, hash_words};
+pub use topic_permission::TopicPermissionView;
 pub use vhost::VhostView;
 
 use crate::records::{Node, Stored, User, Vhost};
@@ -110,6 +112,11 @@ impl View {
     /// Every queue of every vhost, in no order: for level-triggered supervision.
     pub fn queues(&self) -> impl Iterator<Item = &Arc<QueueTarget>> {
         self.groups.values()
+    }
+
+    /// Number of queues of all vhosts.
+    pub fn queue_count(&self) -> usize {
+        self.groups.len()
     }
 
     /// An exchange by name.
