@@ -3,7 +3,7 @@
 //! | invocation | module |
 //! |---|---|
 //! | `warren server`, `rabbitmq-server` | [`server`] |
-//! | `warren ctl`, `diagnostics`, `queues`, `rabbitmqctl` and its family | [`cli`]; answered by [`admin`] |
+//! | `warren ctl`, `diagnostics`, `queues`, `upgrade`, `rabbitmqctl` and its family | [`cli`]; answered by [`admin`] |
 //! | `warren perf` | [`perf`] |
 
 #[macro_use]
@@ -11,6 +11,7 @@ mod output;
 
 mod admin;
 mod allocator;
+mod boot_definitions;
 mod cli;
 mod config;
 mod data_dir;
@@ -19,6 +20,7 @@ mod logging;
 mod notify;
 mod perf;
 mod processor;
+mod secrets;
 mod server;
 
 use std::ffi::OsString;
@@ -54,6 +56,9 @@ enum Command {
     /// Operates quorum queues
     #[command(disable_help_flag = true)]
     Queues(Words),
+    /// Prepares a running node for an upgrade
+    #[command(disable_help_flag = true)]
+    Upgrade(Words),
 }
 
 #[derive(Subcommand)]
@@ -102,6 +107,7 @@ fn run() -> Exit {
             Command::Ctl(Words { words }) => cli::run(Tool::Ctl, words),
             Command::Diagnostics(Words { words }) => cli::run(Tool::Diagnostics, words),
             Command::Queues(Words { words }) => cli::run(Tool::Queues, words),
+            Command::Upgrade(Words { words }) => cli::run(Tool::Upgrade, words),
         },
         Err(error) => {
             let _ = error.print();

@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use warren_amqp091::{AnonymousLogin, Listener, TcpOptions};
 use warren_broker::cluster::formation::Peer;
 use warren_broker::cluster::identity_file::IdentityError;
+use warren_broker::definitions::ImportError;
 use warren_broker::start::StartError;
 use warren_broker::{Broker, Limits, NodeConfig, Retry};
 use warren_metastore::records::{Cluster, QueueKind};
@@ -21,6 +22,7 @@ use warren_raft::log_store::StoreError;
 
 use crate::admin::Admin;
 use crate::admin::state::{Listening, NodeState};
+use crate::boot_definitions::Definitions;
 use crate::config::environment::{self, Environment};
 use crate::config::settings::{Mechanism, QueueType, Settings};
 use crate::config::value::Listen;
@@ -177,6 +179,9 @@ impl Server {
             data = %self.data.node.display(),
             "starting"
         );
+        // Read before there is anything that a mistake in them could leave behind.
+        let definitions = Definitions::read(&settings.definitions)
+            .map_err(|why| Refused::new(Exit::Config, format!("definitions cannot be imported: {why}")))?;
         let node_config = self.node_config();
         state.add_listener(Listening {
             interface: node_config.peer_listen.ip().to_string(),
@@ -200,7 +205,11 @@ impl Server {
             () = state.stop_requested() => return Ok(()),
         };
         state.set_broker(Arc::clone(&broker));
-        let result = self.serve_clients(&state, &broker, &mut signals, &mut hangup).await;
+        let result = match self.import(definitions, &state, &broker, &mut signals).await {
+            Ok(true) => self.serve_clients(&state, &broker, &mut signals, &mut hangup).await,
+            Ok(false) => Ok(()),
+            Err(refused) => Err(refused),
+        };
         notify::tell("STOPPING=1");
         state.set_ready(false);
         state.set_phase("stopping");
@@ -212,6 +221,27 @@ impl Server {
             () = signals.stop() => tracing::warn!("told again: stopping at once"),
         }
         result
+    }
+
+    /// Imports definitions, unless the node is told to stop meanwhile: then false.
+    async fn import(
+        &self,
+        definitions: Option<Definitions>,
+        state: &NodeState,
+        broker: &Arc<Broker>,
+        signals: &mut Signals,
+    ) -> Result<bool, Refused> {
+        let Some(definitions) = definitions else { return Ok(true) };
+        state.set_phase("importing definitions");
+        notify::tell("STATUS=importing definitions");
+        let imported = tokio::select! {
+            imported = definitions.import(broker, self.configuration.settings.definitions.skip_if_unchanged) => imported,
+            () = signals.stop() => return Ok(false),
+            () = state.stop_requested() => return Ok(false),
+        };
+        let exit = |error: &ImportError| if error.timed_out { Exit::Timeout } else { Exit::Config };
+        imported.map_err(|error| Refused::new(exit(&error), format!("definitions cannot be imported: {error}")))?;
+        Ok(true)
     }
 
     /// Opens the client listeners, and closes them when the node is told to stop.
@@ -305,6 +335,8 @@ impl Server {
                 QueueType::Classic => QueueKind::Classic,
                 QueueType::Quorum => QueueKind::Quorum,
             },
+            loads_definitions: !settings.definitions.paths.is_empty(),
+            target_cluster_size: usize::try_from(settings.cluster.target_size_hint).unwrap_or(usize::MAX),
             default_vhost: settings.defaults.vhost.clone(),
             default_user: settings.defaults.user.clone(),
             default_pass: settings.defaults.pass.clone(),

@@ -9,6 +9,8 @@ pub enum Tool {
     Diagnostics,
     /// Quorum queues.
     Queues,
+    /// What comes before and after an upgrade.
+    Upgrade,
 }
 
 impl Tool {
@@ -18,6 +20,7 @@ impl Tool {
             "ctl" => Some(Tool::Ctl),
             "diagnostics" => Some(Tool::Diagnostics),
             "queues" => Some(Tool::Queues),
+            "upgrade" => Some(Tool::Upgrade),
             _ => None,
         }
     }
@@ -28,6 +31,7 @@ impl Tool {
             "rabbitmqctl" => Some(Tool::Ctl),
             "rabbitmq-diagnostics" => Some(Tool::Diagnostics),
             "rabbitmq-queues" => Some(Tool::Queues),
+            "rabbitmq-upgrade" => Some(Tool::Upgrade),
             _ => None,
         }
     }

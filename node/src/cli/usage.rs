@@ -28,8 +28,9 @@ pub fn verb(verb: &Verb) -> String {
 
 /// The verbs of a tool.
 fn overview(tool: Tool) -> String {
-    let mut text =
-        String::from("Usage: warren ctl|diagnostics|queues [--node <node>] [options] <verb> [<arguments>]\n\nVerbs:\n");
+    let mut text = String::from(
+        "Usage: warren ctl|diagnostics|queues|upgrade [--node <node>] [options] <verb> [<arguments>]\n\nVerbs:\n",
+    );
     for verb in VERBS.iter().filter(|verb| verb.belongs_to(tool)) {
         if !matches!(verb.kind, Kind::NotOffered | Kind::Deprecated(_)) {
             text.push_str(&format!("  {}\n", verb.name));
@@ -37,6 +38,30 @@ fn overview(tool: Tool) -> String {
     }
     text.push_str("\n`help <verb>` shows a verb's arguments.");
     text
+}
+
+/// The verbs of a tool that begin so, a line each; the options of all verbs where it begins with a dash.
+pub fn beginning(tool: Tool, prefix: &str) -> String {
+    const OPTIONS: &[&str] = &[
+        "--dry-run",
+        "--formatter",
+        "--help",
+        "--longnames",
+        "--no-table-headers",
+        "--node",
+        "--quiet",
+        "--silent",
+        "--timeout",
+        "--vhost",
+    ];
+    let offered = |verb: &&Verb| verb.belongs_to(tool) && !matches!(verb.kind, Kind::NotOffered | Kind::Deprecated(_));
+    let mut names: Vec<&str> = match prefix.starts_with('-') {
+        true => OPTIONS.to_vec(),
+        false => VERBS.iter().filter(offered).map(|verb| verb.name).collect(),
+    };
+    names.retain(|name| name.starts_with(prefix));
+    names.sort_unstable();
+    names.iter().map(|name| format!("{name}\n")).collect()
 }
 
 /// A tool without a verb.
