@@ -20,7 +20,12 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build setup-clients setup-lint build release run test lint bench
+.PHONY: help setup setup-build setup-clients setup-lint build release install run test lint bench
+
+# Where `make install` puts things; DESTDIR before it for packagers.
+PREFIX ?= /usr/local
+DESTDIR ?=
+TOOLS := rabbitmqctl rabbitmq-diagnostics rabbitmq-queues rabbitmq-upgrade rabbitmq-server
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 16
@@ -42,6 +47,14 @@ build: setup-build ## build everything, tests included, unoptimised
 
 release: setup-build ## build the warren binary, optimised
 	$(CARGO) build --locked --release -p warren
+
+install: release ## install the binary, RabbitMQ's names for it, and completion for shells (PREFIX, DESTDIR)
+	install -D -m 755 $(CARGO_TARGET_DIR)/release/warren $(DESTDIR)$(PREFIX)/bin/warren
+	for tool in $(TOOLS); do ln -sfn warren $(DESTDIR)$(PREFIX)/bin/$$tool; done
+	for tool in warren $(filter-out rabbitmq-server,$(TOOLS)); do \
+	  install -D -m 644 node/completions/warren.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool; done
+	install -D -m 644 node/completions/_warren $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_warren
+	install -D -m 644 node/completions/warren.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/warren.fish
 
 run: release ## three nodes on loopback, until Ctrl-C
 	@cluster-tests/local-cluster.sh $(CARGO_TARGET_DIR)/release/warren

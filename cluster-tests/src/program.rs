@@ -147,6 +147,11 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Anything of the verdict line; null where it is absent.
+    pub fn fact(&self, name: &str) -> &Value {
+        &self.facts[name]
+    }
+
     /// A number of the verdict line; 0 where it is absent.
     pub fn number(&self, name: &str) -> f64 {
         self.facts[name].as_f64().unwrap_or_default()

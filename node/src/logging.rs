@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::{Layer, fmt as layer};
+use tracing_subscriber::{Layer, fmt as layer, reload};
 
 use crate::config::settings::{Log, LogFormat, LogLevel, LogOutput};
 
@@ -89,24 +89,49 @@ pub fn start(log: &Log, default_dir: &Path, node: &str) -> io::Result<Option<Log
         None
     };
     let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let (console_filter, console_level) = reload::Layer::new(filter(log, &log.console));
+    let (file_filter, file_level) = reload::Layer::new(filter(log, &log.file));
     let console = log.console.enabled.then(|| {
         layer::layer()
             .with_writer(io::stdout)
             .with_ansi(colours)
             .event_format(Lines { format: log.console.format, node: node.to_owned() })
-            .with_filter(filter(log, &log.console))
+            .with_filter(console_filter)
     });
     let to_file = file.clone().map(|file| {
         layer::layer()
             .with_writer(file)
             .with_ansi(false)
             .event_format(Lines { format: log.file.format, node: node.to_owned() })
-            .with_filter(filter(log, &log.file))
+            .with_filter(file_filter)
     });
     let subscriber = tracing_subscriber::registry().with(console).with(to_file);
     // Only tests start it twice in a process.
     let _ = tracing::subscriber::set_global_default(subscriber);
+    let settings = log.clone();
+    let set = move |level: LogLevel| {
+        let all = |output: &LogOutput| filter(&settings, &LogOutput { level, ..output.clone() });
+        // An output that is not used has no layer whose level could be set.
+        if settings.console.enabled {
+            console_level.reload(all(&settings.console)).map_err(|error| error.to_string())?;
+        }
+        if settings.file.enabled {
+            file_level.reload(all(&settings.file)).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    };
+    let _ = SET_LEVEL.set(Box::new(set));
     Ok(file)
+}
+
+type SetLevel = Box<dyn Fn(LogLevel) -> Result<(), String> + Send + Sync>;
+
+/// Changes the level of all outputs, once logging was started.
+static SET_LEVEL: OnceLock<SetLevel> = OnceLock::new();
+
+/// From now on, all outputs have this level; those of single categories stay as they are configured.
+pub fn set_level(level: LogLevel) -> Result<(), String> {
+    SET_LEVEL.get().ok_or_else(|| "logging was not started".to_owned())?(level)
 }
 
 /// Warren's own lines at the configured level; those of libraries only from warning on, unless debugging.

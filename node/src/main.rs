@@ -12,6 +12,7 @@ mod output;
 mod admin;
 mod allocator;
 mod app;
+mod boot_definitions;
 mod cli;
 mod config;
 mod data_dir;
@@ -21,6 +22,7 @@ mod logging;
 mod notify;
 mod perf;
 mod processor;
+mod secrets;
 mod server;
 
 use std::ffi::OsString;

@@ -13,6 +13,7 @@ use warren_amqp091::AnonymousLogin;
 use warren_broker::cluster::formation::Peer;
 use warren_broker::cluster::identity_file::{IdentityError, NodeIdentity};
 use warren_broker::cluster::{dns, next_life};
+use warren_broker::definitions::ImportError;
 use warren_broker::start::StartError;
 use warren_broker::{Broker, Limits, NodeConfig, Retry};
 use warren_metastore::records::{Cluster, QueueKind};
@@ -24,6 +25,7 @@ use warren_raft::transport::{Suspicion, Transport, TransportConfig};
 use crate::admin::Admin;
 use crate::admin::state::{NodeState, address};
 use crate::app::{self, App, Wish};
+use crate::boot_definitions::Definitions;
 use crate::config::environment::{self, Environment};
 use crate::config::settings::{Mechanism, QueueType, Settings};
 use crate::config::{self, Configuration, Overrides};
@@ -200,6 +202,9 @@ impl Server {
         let mut hangup = listen(SignalKind::hangup())?;
         let settings = &self.configuration.settings;
         let log_files = self.log_file.iter().map(|file| file.path().display().to_string()).collect();
+        // Read before there is anything that a mistake in them could leave behind.
+        let definitions = Definitions::read(&settings.definitions)
+            .map_err(|why| Refused::new(Exit::Config, format!("definitions cannot be imported: {why}")))?;
         let mut node_config = self.node_config();
         next_life::begin(&node_config.data, &node_config.queues_data)?;
         let identity = NodeIdentity::load_or_create(&node_config.data, &node_config.name)?;
@@ -246,7 +251,11 @@ impl Server {
             wish = state.wished() => return Ok(wish),
         };
         state.set_broker(Arc::clone(&broker));
-        let result = self.serve_clients(&state, &broker, &mut signals, &mut hangup).await;
+        let result = match self.import(definitions, &state, &broker, &mut signals).await {
+            Ok(None) => self.serve_clients(&state, &broker, &mut signals, &mut hangup).await,
+            Ok(Some(wish)) => Ok(wish),
+            Err(refused) => Err(refused),
+        };
         if !matches!(result, Ok(Wish::Again(_))) {
             notify::tell("STOPPING=1");
         }
@@ -290,6 +299,27 @@ impl Server {
             failed += 1;
             tokio::time::sleep(cluster.retry_interval).await;
         }
+    }
+
+    /// Imports definitions, unless the node is told to stop meanwhile: then it answers what for.
+    async fn import(
+        &self,
+        definitions: Option<Definitions>,
+        state: &NodeState,
+        broker: &Arc<Broker>,
+        signals: &mut Signals,
+    ) -> Result<Option<Wish>, Refused> {
+        let Some(definitions) = definitions else { return Ok(None) };
+        state.set_phase("importing definitions");
+        notify::tell("STATUS=importing definitions");
+        let imported = tokio::select! {
+            imported = definitions.import(broker, self.configuration.settings.definitions.skip_if_unchanged) => imported,
+            () = signals.stop() => return Ok(Some(Wish::End)),
+            wish = state.wished() => return Ok(Some(wish)),
+        };
+        let exit = |error: &ImportError| if error.timed_out { Exit::Timeout } else { Exit::Config };
+        imported.map_err(|error| Refused::new(exit(&error), format!("definitions cannot be imported: {error}")))?;
+        Ok(None)
     }
 
     /// Opens the client listeners, and closes them when the node is told to stop.
@@ -403,6 +433,8 @@ impl Server {
                 QueueType::Classic => QueueKind::Classic,
                 QueueType::Quorum => QueueKind::Quorum,
             },
+            loads_definitions: !settings.definitions.paths.is_empty(),
+            target_cluster_size: usize::try_from(settings.cluster.target_size_hint).unwrap_or(usize::MAX),
             default_vhost: settings.defaults.vhost.clone(),
             default_user: settings.defaults.user.clone(),
             default_pass: settings.defaults.pass.clone(),

@@ -127,7 +127,7 @@ fn a_password_is_hashed_with_a_new_salt_each_time() {
     let mut command = Command::cargo_bin("warren").unwrap();
     let read = run(command.args(["ctl", "-s", "hash_password"]).write_stdin("secret\n"));
     assert_eq!((read.code, read.stdout.trim().len()), (Some(0), 48), "{}", read.stderr);
-    assert_eq!(warren(&["ctl", "hash_password", "x", "--hashing-algorithm", "md5"]).code, Some(65));
+    assert_eq!(warren(&["ctl", "hash_password", "x", "--hashing-algorithm", "sha1"]).code, Some(65));
     let mut command = Command::cargo_bin("warren").unwrap();
     assert_eq!(run(command.args(["ctl", "hash_password"]).write_stdin("")).code, Some(65));
 }
@@ -215,5 +215,102 @@ fn banners_stay_out_of_machine_formats() {
     for extra in [&["-q"][..], &["-s"], &["--formatter", "csv"], &["--formatter", "json_stream"]] {
         let arguments: Vec<&str> = base.iter().chain(extra).copied().collect();
         assert_eq!(warren(&arguments).stdout, "", "{extra:?}");
+    }
+}
+
+#[test]
+fn verbs_that_begin_so_are_listed_for_shells() {
+    let ran = warren(&["ctl", "autocomplete", "list_user"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "list_user_limits\nlist_user_permissions\nlist_user_topic_permissions\nlist_users\n");
+    assert!(warren(&["ctl", "autocomplete"]).stdout.contains("import_definitions\n"));
+    assert_eq!(warren(&["ctl", "autocomplete", "--", "--formatt"]).stdout, "--formatter\n");
+    assert!(!warren(&["ctl", "autocomplete"]).stdout.contains("eval"));
+}
+
+#[test]
+fn a_dry_run_checks_the_arguments_and_does_nothing() {
+    assert_eq!(warren(&["ctl", "delete_user", "nobody", "--dry-run"]).code, Some(0));
+    assert_eq!(warren(&["ctl", "delete_user", "--dry-run"]).code, Some(64));
+}
+
+#[test]
+fn values_of_configuration_files_are_encrypted_and_read_with_the_passphrase() {
+    let folder = tempfile::tempdir().unwrap();
+    let encrypted = warren(&["ctl", "-s", "encrypt_conf_value", "wonderland", "key"]);
+    assert_eq!(encrypted.code, Some(0), "{}", encrypted.stderr);
+    let encrypted = encrypted.stdout.trim().to_owned();
+    assert!(encrypted.starts_with("encrypted:") && !encrypted.contains("wonderland"), "{encrypted}");
+    assert_eq!(warren(&["ctl", "-s", "decrypt_conf_value", &encrypted, "key"]).stdout, "wonderland\n");
+    assert_eq!(warren(&["ctl", "-s", "decrypt_conf_value", &encrypted, "other"]).code, Some(65));
+    let encoded = warren(&["ctl", "-s", "encode", "<<\"guest\">>", "key"]).stdout;
+    assert_eq!(warren(&["ctl", "-s", "decode", encoded.trim(), "key"]).stdout, "<<\"guest\">>\n");
+    for (lines, code) in [
+        (format!("default_pass = {encrypted}\nconfig_entry_decoder.passphrase = key\n"), 0),
+        (format!("default_pass = {encrypted}\nconfig_entry_decoder.passphrase = other\n"), 78),
+        (format!("default_pass = {encrypted}\n"), 78),
+    ] {
+        let file = write(folder.path(), "w.conf", &lines);
+        let ran = warren(&["ctl", "check_config", &file]);
+        assert_eq!(ran.code, Some(code), "{lines}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("wonderland") && !ran.stdout.contains("wonderland"));
+    }
+    assert_eq!(warren(&["ctl", "encode", "x", "key", "--cipher", "rot13"]).code, Some(64));
+    assert_eq!(warren(&["ctl", "encode", "x", "key", "--iterations", "many"]).code, Some(64));
+}
+
+#[test]
+fn definitions_that_cannot_be_read_are_bad_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let data = format!("--data-dir={path}");
+    for arguments in [
+        &["ctl", "import_definitions", "/nonexistent.json", &data][..],
+        &["ctl", "import_definitions", path, &data],
+        &["ctl", "export_definitions", path, &data],
+    ] {
+        assert_eq!(warren(arguments).code, Some(65), "{arguments:?}");
+    }
+    assert_eq!(warren(&["ctl", "export_definitions", "-", "--format", "erlang"]).code, Some(64));
+    assert_eq!(warren(&["ctl", "export_definitions"]).code, Some(64));
+}
+
+#[test]
+fn a_file_with_wrong_definitions_keeps_a_node_from_starting_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let definitions = write(folder.path(), "definitions.json", "{\"users\": [");
+    for more in ["", "definitions.skip_if_unchanged = true\n"] {
+        let config = write(
+            folder.path(),
+            "w.conf",
+            &format!(
+                "load_definitions = {definitions}\nlisteners.tcp = none\npeer.ip = 127.0.0.1\npeer.port = 25999\n{more}"
+            ),
+        );
+        let data = folder.path().join("data");
+        let ran =
+            warren(&["server", "--config", &config, "--data-dir", data.to_str().unwrap(), "--node", "w@localhost"]);
+        assert_eq!(ran.code, Some(78), "{}{}", ran.stdout, ran.stderr);
+        assert!(ran.stdout.contains("definitions.json"), "{}", ran.stdout);
+        assert!(!data.join("w@localhost/metadata").exists());
+    }
+    let config = write(folder.path(), "x.conf", "load_definitions = /nonexistent.json\n");
+    assert_eq!(warren(&["ctl", "check_config", &config]).code, Some(78));
+}
+
+#[test]
+fn each_name_of_the_binary_is_the_tool_of_that_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = assert_cmd::cargo::cargo_bin("warren");
+    for (name, verb, other) in [
+        ("rabbitmqctl", "list_users", "nonsense"),
+        ("rabbitmq-diagnostics", "ping", "add_user"),
+        ("rabbitmq-queues", "quorum_status", "list_users"),
+        ("rabbitmq-upgrade", "help", "list_users"),
+    ] {
+        let link = folder.path().join(name);
+        std::os::unix::fs::symlink(&binary, &link).unwrap();
+        assert_eq!(run(Command::new(&link).args([verb, "--help"])).code, Some(0), "{name} {verb}");
+        assert_eq!(run(Command::new(&link).args([other, "--help"])).code, Some(64), "{name} {other}");
     }
 }

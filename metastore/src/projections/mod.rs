@@ -19,6 +19,7 @@ mod router;
 #[cfg(test)]
 mod tests;
 mod topic;
+mod topic_permission;
 mod update;
 mod vhost;
 
@@ -36,6 +37,7 @@ pub use policies::{Applied, Policies};
 pub use queue_target::QueueTarget;
 pub use router::Routed;
 pub use topic::{MAX_HASH_WORDS, hash_words};
+pub use topic_permission::TopicPermissionView;
 pub use vhost::VhostView;
 
 use crate::records::{Node, Stored, User, Vhost};
@@ -111,6 +113,11 @@ impl View {
     /// Every queue of every vhost, in no order: for level-triggered supervision.
     pub fn queues(&self) -> impl Iterator<Item = &Arc<QueueTarget>> {
         self.groups.values()
+    }
+
+    /// Number of queues of all vhosts.
+    pub fn queue_count(&self) -> usize {
+        self.groups.len()
     }
 
     /// An exchange by name.

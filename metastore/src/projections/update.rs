@@ -7,8 +7,11 @@ use super::exchange::ExchangeView;
 use super::permission::PermissionView;
 use super::policies::Policies;
 use super::queue_target::QueueTarget;
+use super::topic_permission::TopicPermissionView;
 use super::vhost::VhostView;
-use crate::records::{BindingNode, Delta, DestinationKind, Exchange, Queue, RecordChange, Vhost, record_changes};
+use crate::records::{
+    BindingNode, Delta, DestinationKind, Exchange, Queue, RecordChange, TopicPermission, Vhost, record_changes,
+};
 use crate::tree::{Changes, Tree};
 
 /// The tables of arguments of the bindings of one source, destination and key.
@@ -41,7 +44,6 @@ impl View {
                 RecordChange::User(_)
                     | RecordChange::Node(_)
                     | RecordChange::Permission(_)
-                    | RecordChange::TopicPermission(_)
                     | RecordChange::OperatorPolicy(_)
                     | RecordChange::Parameter(_)
                     | RecordChange::Maintenance(_)
@@ -66,10 +68,8 @@ impl View {
                 Some(node) => drop(self.nodes.insert(node.name.clone(), Arc::new(node))),
                 None => drop(delta.old.and_then(|node| self.nodes.remove(&node.name))),
             },
-            RecordChange::TopicPermission(_)
-            | RecordChange::Parameter(_)
-            | RecordChange::Maintenance(_)
-            | RecordChange::FeatureFlags(_) => {}
+            RecordChange::Parameter(_) | RecordChange::Maintenance(_) | RecordChange::FeatureFlags(_) => {}
+            RecordChange::TopicPermission(delta) => self.take_topic_permission(delta, rest),
             RecordChange::Policy(delta) => {
                 let Some((vhost, name)) = named(&delta, |policy| (policy.vhost.clone(), policy.name.clone())) else {
                     return;
@@ -162,6 +162,21 @@ impl View {
                 rest.rerouted.push((vhost_name, name));
             }
             None => drop(vhost.exchanges.insert(name, Arc::new(ExchangeView::new(Arc::new(new), &policies)))),
+        }
+    }
+
+    fn take_topic_permission(&mut self, delta: Delta<TopicPermission>, rest: &Rest) {
+        let Some(either) = delta.new.as_ref().or(delta.old.as_ref()) else { return };
+        let (user, exchange) = (either.user.clone(), either.exchange.clone());
+        let Some(vhost) = self.vhost_mut(&either.vhost.clone(), rest) else { return };
+        let mut of_user = vhost.topic_permissions.get(&user).cloned().unwrap_or_default();
+        match delta.new {
+            Some(new) => drop(of_user.insert(exchange, Arc::new(TopicPermissionView::new(new)))),
+            None => drop(of_user.remove(&exchange)),
+        }
+        match of_user.is_empty() {
+            true => drop(vhost.topic_permissions.remove(&user)),
+            false => drop(vhost.topic_permissions.insert(user, of_user)),
         }
     }
 

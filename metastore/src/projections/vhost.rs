@@ -9,6 +9,7 @@ use super::exchange::ExchangeView;
 use super::permission::PermissionView;
 use super::policies::Policies;
 use super::queue_target::QueueTarget;
+use super::topic_permission::TopicPermissionView;
 use crate::records::{Binding, BindingNode, DestinationKind, Invalid, Permission, Stored, Vhost};
 use crate::tree::Tree;
 
@@ -21,6 +22,8 @@ pub struct VhostView {
     pub(super) queues: Map<Arc<[u8]>, Arc<QueueTarget>>,
     pub(super) bindings: BindingsByDestination,
     pub(super) permissions: Map<Arc<str>, Arc<PermissionView>>,
+    /// By user, then by exchange: hardly anybody has one, so the first look-up ends most questions.
+    pub(super) topic_permissions: Map<Arc<str>, Map<Arc<str>, Arc<TopicPermissionView>>>,
     pub(super) policies: Arc<Policies>,
 }
 
@@ -58,6 +61,11 @@ impl VhostView {
     /// What a user may do here.
     pub fn permission(&self, user: &str) -> Option<&Arc<PermissionView>> {
         self.permissions.get(user)
+    }
+
+    /// Which topics of an exchange a user may publish to and bind from; `None`: all.
+    pub fn topic_permission(&self, user: &str, exchange: &str) -> Option<&Arc<TopicPermissionView>> {
+        self.topic_permissions.get(user)?.get(exchange)
     }
 
     /// The policies and operator policies. Another one after every change of them.

@@ -158,6 +158,13 @@ impl Exchange {
         Op::If(vhost::exists(&self.vhost), vec![self.put_if_absent()], no_vhost).into()
     }
 
+    /// Creates the exchange unless there is one of its name, whatever it is like; aborts with `NoSuchVhost`.
+    pub fn create_if_absent(&self) -> Write {
+        let there = present(layout::exchange(&self.vhost, &self.name));
+        let create = vec![Op::If(there, Vec::new(), vec![self.put_if_absent()])];
+        Op::If(vhost::exists(&self.vhost), create, vec![Op::Abort(AbortCode::NoSuchVhost)]).into()
+    }
+
     pub(super) fn put_if_absent(&self) -> Op {
         let path = layout::exchange(&self.vhost, &self.name);
         // The node above the bindings exists exactly while there is one; watching it costs the same however many there

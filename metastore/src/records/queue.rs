@@ -8,7 +8,7 @@ use warren_proto::ids::{GroupId, Incarnation, MemberUid, NodeId, Reference};
 use super::stored::{self, Invalid, Record, Stored, Unknown};
 use super::{layout, vhost};
 use crate::machine::Write;
-use crate::tree::{AbortCode, Comparison, Component, Condition, Op, Pattern, Payload, Step, Tree};
+use crate::tree::{AbortCode, Comparison, Component, Condition, Guard, Op, Pattern, Payload, Step, Tree};
 
 /// What runs a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
@@ -239,6 +239,15 @@ impl Queue {
             keep_while: None,
         };
         Op::If(vhost::exists(&self.vhost), vec![create], vec![Op::Abort(AbortCode::NoSuchVhost)]).into()
+    }
+
+    /// Creates the queue unless there is one of its name, whatever it is like; aborts with `NoSuchVhost`.
+    pub fn create_if_absent(&self) -> Write {
+        let path = layout::queue(&self.vhost, &self.name);
+        let (condition, payload) = (Condition::NodeExists(false), Some(self.encode()));
+        let create = vec![Op::Put { path: path.clone(), condition, payload, keep_while: None }];
+        let create = vec![Op::If(Guard::Exists(path.into()), Vec::new(), create)];
+        Op::If(vhost::exists(&self.vhost), create, vec![Op::Abort(AbortCode::NoSuchVhost)]).into()
     }
 
     /// Replaces the record if it has not changed since it was read.

@@ -81,6 +81,18 @@ impl TopicPermission {
         stored::list(tree, &layout::topic_permissions(vhost, exchange), &[])
     }
 
+    /// All topic permissions in a vhost, in order of the exchanges' names and then the users'.
+    pub fn list_in(tree: &Tree, vhost: &str) -> Result<Vec<Stored<Self>>, Invalid> {
+        let Some(exchanges) = tree.node(&layout::exchanges(vhost)) else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for (exchange, _) in exchanges.children() {
+            if let Some(name) = exchange.as_name().and_then(|name| std::str::from_utf8(name).ok()) {
+                found.extend(Self::list(tree, vhost, name)?);
+            }
+        }
+        Ok(found)
+    }
+
     /// Sets it; aborts with `NoSuchUser` or `NoSuchVhost`.
     pub fn set(&self) -> Write {
         let path = layout::topic_permission(&self.vhost, &self.exchange, &self.user);

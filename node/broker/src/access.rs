@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 pub use warren_metastore::projections::Access as Permission;
-use warren_metastore::records::{Stored, User};
+use warren_metastore::projections::VhostView;
+use warren_metastore::records::{Exchange, ExchangeKind, Stored, User};
 
 use crate::cluster::identity_file::random_u64;
 use crate::error::BrokerError;
@@ -72,6 +73,30 @@ impl Broker {
             .into_iter()
             .any(|p| self.check(user, vhost, p, resource).is_ok());
         if any { Ok(()) } else { self.check(user, vhost, Permission::Configure, resource) }
+    }
+}
+
+/// Checks the topic permission on routing keys or a binding key; of exchanges of another type, everything is allowed.
+pub fn check_topics(
+    vhost: &VhostView,
+    user: &str,
+    exchange: &Exchange,
+    permission: Permission,
+    topics: &[&[u8]],
+) -> Result<(), BrokerError> {
+    if exchange.kind != ExchangeKind::Topic {
+        return Ok(());
+    }
+    let Some(of_user) = vhost.topic_permission(user, &exchange.name) else { return Ok(()) };
+    match topics.iter().find(|topic| !of_user.allows(permission, topic)) {
+        None => Ok(()),
+        Some(topic) => Err(BrokerError::AccessRefused(format!(
+            "{} access to topic '{}' in exchange '{}' in vhost '{}' refused for user '{user}'",
+            word(permission),
+            String::from_utf8_lossy(topic),
+            exchange.name,
+            exchange.vhost,
+        ))),
     }
 }
 

@@ -2,15 +2,19 @@
 //!
 //! [`Broker`](node::Broker) is one node's broker. A frontend authenticates a client, opens a connection, and one
 //! [`Session`](session::Session) per channel; [`operations`] declares, binds and deletes; [`session`] publishes and
-//! consumes. [`policy`] says what operators' settings make of queues. [`metadata`] is the replicated tree, [`queue`] the way to queues, [`cluster`] how nodes find each other.
+//! consumes. [`policy`] says what operators' settings make of queues, [`definitions`] writes and reads everything that was declared
+//! and set. [`metadata`] is the replicated tree, [`queue`] the way to queues, [`cluster`] how nodes find each other.
 
 mod abandon;
 pub mod access;
 pub mod cluster;
 pub mod connections;
 pub mod dead_letter;
+pub mod definitions;
 pub mod error;
+pub mod field_json;
 pub mod identity;
+pub mod limits;
 pub mod metadata;
 pub mod node;
 pub mod operations;

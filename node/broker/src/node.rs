@@ -20,6 +20,7 @@ use crate::cluster::formation::Peer;
 use crate::cluster::identity_file::Cluster;
 use crate::connections::Connections;
 use crate::error::BrokerError;
+use crate::limits::Admissions;
 use crate::metadata::Metadata;
 use crate::operations::reconcile::Reconciliation;
 use crate::queue::classic_host::ClassicHost;
@@ -116,6 +117,10 @@ pub struct NodeConfig {
     pub quorum_size: u32,
     /// Queue type where neither the client nor the vhost names one.
     pub default_queue_type: QueueKind,
+    /// Whether definitions are imported at boot: then a new cluster begins without the default user and virtual host.
+    pub loads_definitions: bool,
+    /// Nodes that the cluster is meant to have: queues and bindings of definitions wait for them.
+    pub target_cluster_size: usize,
     /// Created on first boot.
     pub default_vhost: String,
     /// Created on first boot.
@@ -156,6 +161,7 @@ pub struct Broker {
     pub(crate) stranger: User,
     /// Something happened that may let a queue have a member that it lacks.
     pub(crate) may_grow: Arc<tokio::sync::Notify>,
+    pub(crate) admissions: Arc<Admissions>,
     /// Exclusive queues by the connection of this node that owns them.
     pub(crate) exclusive: parking_lot::Mutex<HashMap<u64, Vec<Arc<QueueTarget>>>>,
 }

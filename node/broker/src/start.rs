@@ -33,6 +33,7 @@ use crate::cluster::removal::{self, ADVICE, STANDING};
 use crate::cluster::{next_life, voters};
 use crate::connections::Connections;
 use crate::dead_letter::DeadLetters;
+use crate::limits::USED;
 use crate::metadata::visibility::{APPLIED, PATIENCE};
 use crate::metadata::{MetaMachine, Metadata, WriteError};
 use crate::node::{Broker, NodeConfig};
@@ -234,6 +235,7 @@ impl Broker {
             started: Instant::now(),
             stranger: access::stranger(),
             may_grow: Arc::default(),
+            admissions: Arc::default(),
             exclusive: parking_lot::Mutex::default(),
             config,
         });
@@ -317,6 +319,13 @@ impl Broker {
         }
         let id = records::Cluster::create_internal_id(&format!("{:016x}", self.cluster.id));
         let name = self.config.cluster_name.clone().unwrap_or_else(|| self.cluster.founders[0].name.clone());
+        let founded = id.and(records::Cluster::set_name(&name));
+        if self.config.loads_definitions {
+            return match self.metadata.write(founded).await {
+                Ok(_) | Err(WriteError::Refused(_)) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
+        }
         let user = User::with_password(
             &self.config.default_user,
             self.config.default_pass.as_bytes(),
@@ -333,11 +342,8 @@ impl Broker {
             ..records::Permission::default()
         };
         // All or nothing, and only once: several nodes of a new cluster come here at the same time.
-        let defaults = id
-            .and(records::Cluster::set_name(&name))
-            .and(user.create())
-            .and(Vhost::named(&self.config.default_vhost).create(None))
-            .and(permission.set());
+        let defaults =
+            founded.and(user.create()).and(Vhost::named(&self.config.default_vhost).create(None)).and(permission.set());
         match self.metadata.write(defaults).await {
             Ok(_) | Err(WriteError::Refused(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -651,6 +657,7 @@ impl CallHandler for Calls {
                 JOIN => self.join(&call.payload, &replies).await,
                 ORDER => self.order(&call.payload, &replies).await,
                 APPLIED => self.applied(&call.payload, &replies).await,
+                USED => self.used(&call.payload, &replies).await,
                 _ => match self.admin.get() {
                     Some(admin) => admin.call(call, replies).await,
                     None => replies.fail("not_ready", "the node is starting").await,
@@ -704,6 +711,16 @@ impl Calls {
         match broker.take_order(payload).await {
             Ok(()) => drop(replies.send("{}").await),
             Err(refused) => replies.fail(refused.word(), "the order was not carried out").await,
+        }
+    }
+
+    async fn used(&self, payload: &[u8], replies: &Replies) {
+        let Some(broker) = self.broker.get().and_then(Weak::upgrade) else {
+            return replies.fail("not_ready", "the node is starting").await;
+        };
+        match broker.answer_used(payload) {
+            Ok(used) => answer(&used, replies).await,
+            Err(reason) => replies.fail("invalid", reason).await,
         }
     }
 

@@ -1,9 +1,11 @@
 //! Client connections.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use warren_broker::field_json::encoded;
 use warren_broker::{Broker, Channel, CloseReason, Connection};
 
-use super::field_json::encoded;
 use super::protocol::{Code, Refusal, Request, Row};
 use super::{Answer, Outcome, done, peers, row};
 
@@ -130,18 +132,61 @@ pub async fn close(broker: &Broker, request: &Request) -> Outcome {
     if answers.is_empty() { Err(unknown()) } else { done() }
 }
 
-/// `close_all_connections`: of a virtual host, or with `--global` of all.
+/// Connections that are to be closed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chosen<'a> {
+    /// Those to a virtual host; `None`: to any.
+    pub vhost: Option<&'a str>,
+    /// Those of a user; `None`: of anybody.
+    pub user: Option<&'a str>,
+}
+
+impl Chosen<'_> {
+    fn has(&self, connection: &Connection) -> bool {
+        self.vhost.is_none_or(|vhost| connection.info.vhost == vhost)
+            && self.user.is_none_or(|user| connection.info.user == user)
+    }
+}
+
+/// `close_all_connections`: of a virtual host, or with `--global` of all; `--limit` of them at most, one after the other where
+/// `--per-connection-delay` says so.
 pub async fn close_all(broker: &Broker, request: &Request) -> Outcome {
     let vhost = (!request.flag("global")).then_some(request.vhost.as_str());
-    let closed = close_everywhere(broker, vhost, &CloseReason::Operator(request.text("reason").to_owned())).await;
+    let number = |name: &str| request.text(name).parse::<u64>().ok().filter(|number| *number > 0);
+    let (limit, delay) = (number("limit"), number("per-connection-delay").map(Duration::from_millis));
+    let reason = CloseReason::Operator(request.text("reason").to_owned());
+    if limit.is_none() && delay.is_none() {
+        let closed = close_everywhere(broker, Chosen { vhost, user: None }, &reason).await;
+        return Ok(Answer::Value(json!({"closed": closed})));
+    }
+    let Answer::Rows(rows) = list(broker).await? else { return done() };
+    let of_vhost = rows.iter().filter(|row| vhost.is_none_or(|vhost| row.get("vhost") == Some(&json!(vhost))));
+    let pids = of_vhost.filter_map(|row| row.get("pid").and_then(Value::as_str));
+    let mut closed = 0;
+    for pid in pids.take(limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))) {
+        let mut one = request.clone();
+        one.args.insert("pid".to_owned(), Value::from(pid));
+        // One that has ended meanwhile is closed as it was to be.
+        closed += u64::from(close(broker, &one).await.is_ok());
+        tokio::time::sleep(delay.unwrap_or_default()).await;
+    }
     Ok(Answer::Value(json!({"closed": closed})))
 }
 
-/// Closes connections on all nodes; without a virtual host, all of them. Returns how many.
-pub async fn close_everywhere(broker: &Broker, vhost: Option<&str>, reason: &CloseReason) -> u64 {
+/// `close_all_user_connections`.
+pub async fn close_all_of_user(broker: &Broker, request: &Request) -> Outcome {
+    let chosen = Chosen { vhost: None, user: Some(request.text("user")) };
+    let closed = close_everywhere(broker, chosen, &CloseReason::Operator(request.text("reason").to_owned())).await;
+    Ok(Answer::Value(json!({"closed": closed})))
+}
+
+/// Closes connections on all nodes. Returns how many.
+pub async fn close_everywhere(broker: &Broker, chosen: Chosen<'_>, reason: &CloseReason) -> u64 {
     let mut request = Request::default();
-    if let Some(vhost) = vhost {
-        request.args.insert("vhost".to_owned(), Value::from(vhost));
+    for (name, value) in [("vhost", chosen.vhost), ("user", chosen.user)] {
+        if let Some(value) = value {
+            request.args.insert(name.to_owned(), Value::from(value));
+        }
     }
     let (kind, text) = match reason {
         CloseReason::VhostDeleted(name) => ("vhost_deleted", name.as_str()),
@@ -150,7 +195,7 @@ pub async fn close_everywhere(broker: &Broker, vhost: Option<&str>, reason: &Clo
     };
     request.args.insert("kind".to_owned(), Value::from(kind));
     request.args.insert("text".to_owned(), Value::from(text));
-    let mut closed = close_here(broker, vhost, reason);
+    let mut closed = close_here(broker, chosen, reason);
     for (_, told) in peers::ask(broker, peers::all(broker), peers::LOCAL_CLOSE, &request).await {
         closed += told.value["closed"].as_u64().unwrap_or_default();
     }
@@ -164,13 +209,14 @@ pub fn close_local(broker: &Broker, request: &Request) -> Outcome {
         "vhost_deleted" => CloseReason::VhostDeleted(text),
         _ => CloseReason::Operator(text),
     };
-    let vhost = request.args.get("vhost").and_then(Value::as_str);
-    Ok(Answer::Value(json!({"closed": close_here(broker, vhost, &reason)})))
+    let named = |name: &str| request.args.get(name).and_then(Value::as_str);
+    let chosen = Chosen { vhost: named("vhost"), user: named("user") };
+    Ok(Answer::Value(json!({"closed": close_here(broker, chosen, &reason)})))
 }
 
-fn close_here(broker: &Broker, vhost: Option<&str>, reason: &CloseReason) -> u64 {
+fn close_here(broker: &Broker, chosen: Chosen<'_>, reason: &CloseReason) -> u64 {
     let connections = broker.connections().list();
-    let chosen = connections.iter().filter(|connection| vhost.is_none_or(|vhost| connection.info.vhost == vhost));
+    let chosen = connections.iter().filter(|connection| chosen.has(connection));
     chosen.filter(|connection| broker.sessions().close_connection(connection.id, reason.clone())).count() as u64
 }
 

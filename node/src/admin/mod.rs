@@ -6,9 +6,11 @@
 mod app;
 mod clients;
 mod critical;
-mod field_json;
+mod definitions;
 mod forget;
 mod groups;
+mod host;
+mod limits;
 mod maintenance;
 mod members;
 mod metadata;
@@ -20,6 +22,7 @@ mod policies;
 pub mod protocol;
 mod queues;
 pub mod state;
+mod topics;
 mod topology;
 mod users;
 mod vhosts;
@@ -30,7 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use warren_broker::BrokerError;
 use warren_broker::metadata::WriteError;
@@ -57,6 +60,8 @@ enum Answer {
     Partly(Vec<Row>, Refusal),
     /// A check that failed: what programs are told, and why.
     Failed(Value, Refusal),
+    /// A long text, as it is made.
+    Text(mpsc::Receiver<Result<String, Refusal>>),
 }
 
 /// Answers calls of the command line.
@@ -88,6 +93,7 @@ impl CallHandler for Admin {
                     send(&replies, &Reply::Ok(value)).await;
                 }
                 Ok(Answer::Rows(rows)) => send_rows(&replies, rows).await,
+                Ok(Answer::Text(pieces)) => send_text(&replies, pieces).await,
                 Ok(Answer::Partly(rows, refusal)) => {
                     send_rows(&replies, rows).await;
                     replies.fail(refusal.code.word(), refusal.message).await;
@@ -114,6 +120,19 @@ async fn send_rows(replies: &Replies, rows: Vec<Row>) {
             return;
         }
         rest = later;
+    }
+}
+
+async fn send_text(replies: &Replies, mut pieces: mpsc::Receiver<Result<String, Refusal>>) {
+    while let Some(piece) = pieces.recv().await {
+        match piece {
+            Ok(piece) => {
+                if !send(replies, &Reply::Text(piece)).await {
+                    return;
+                }
+            }
+            Err(refusal) => return replies.fail(refusal.code.word(), refusal.message).await,
+        }
     }
 }
 
@@ -145,6 +164,12 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "server_version" => return node::server_version(),
         "environment" => return node::environment(state),
         "status" => return node::status(state),
+        "check_protocol_listener" => return host::check_protocol_listener(state, request),
+        "set_log_level" => return host::set_log_level(request),
+        "log_location" => return host::log_location(state, request),
+        "resolve_hostname" => return host::resolve_hostname(request).await,
+        "os_env" => return host::os_env(),
+        "command_line_arguments" => return host::command_line_arguments(),
         peers::LOCAL_FACTS => return node::local_facts(state),
         _ => {}
     }
@@ -165,6 +190,22 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "clear_permissions" => vhosts::clear_permissions(broker, request).await,
         "list_permissions" => vhosts::list_permissions(broker, request),
         "list_user_permissions" => vhosts::list_user_permissions(broker, request),
+        "set_topic_permissions" => topics::set(broker, request).await,
+        "clear_topic_permissions" => topics::clear(broker, request).await,
+        "list_topic_permissions" => topics::list(broker, request),
+        "list_user_topic_permissions" => topics::list_of_user(broker, request),
+        "set_user_limits" => limits::set_of_user(broker, request).await,
+        "clear_user_limits" => limits::clear_of_user(broker, request).await,
+        "list_user_limits" => limits::list_of_users(broker, request),
+        "set_vhost_limits" => limits::set_of_vhost(broker, request).await,
+        "clear_vhost_limits" => limits::clear_of_vhost(broker, request).await,
+        "list_vhost_limits" => limits::list_of_vhosts(broker, request),
+        "update_vhost_metadata" => vhosts::update_metadata(broker, request).await,
+        "set_vhost_tags" => vhosts::set_tags(broker, request).await,
+        "enable_vhost_deletion_protection" => vhosts::protect(broker, request, true).await,
+        "disable_vhost_deletion_protection" => vhosts::protect(broker, request, false).await,
+        "check_virtual_hosts" => vhosts::check(broker, state.is_ready()),
+        "memory_breakdown" => host::memory_breakdown(broker).await,
         "add_vhost" => vhosts::add(broker, request).await,
         "delete_vhost" => vhosts::delete(broker, request).await,
         "list_vhosts" => vhosts::list(broker),
@@ -180,9 +221,12 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "set_global_parameter" => parameters::set_global(broker, request).await,
         "clear_global_parameter" => parameters::clear_global(broker, request).await,
         "list_global_parameters" => parameters::list_global(broker),
+        "export_definitions" => definitions::export_all(broker),
+        "import_definitions" => definitions::import(state, broker, request, progress).await,
         "list_exchanges" => topology::list_exchanges(broker, request),
         "list_bindings" => topology::list_bindings(broker, request),
         "list_queues" => queues::list(broker, request).await,
+        "list_unresponsive_queues" => queues::list_unresponsive(broker, request).await,
         "list_consumers" => queues::list_consumers(broker, request).await,
         "purge_queue" => queues::purge(broker, request).await,
         "delete_queue" => queues::delete(broker, request).await,
@@ -218,6 +262,7 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "list_channels" => clients::list_channels(broker).await,
         "list_connections" => clients::list(broker).await,
         "close_connection" => clients::close(broker, request).await,
+        "close_all_user_connections" => clients::close_all_of_user(broker, request).await,
         "close_all_connections" => clients::close_all(broker, request).await,
         peers::LOCAL_CONNECTIONS => clients::list_local(broker),
         peers::LOCAL_CHANNELS => clients::list_local_channels(broker),

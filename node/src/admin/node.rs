@@ -106,7 +106,7 @@ pub fn status(state: &NodeState) -> Outcome {
     let broker = state.broker().ok();
     let (queues, vhosts) = broker.map_or((0, 0), |broker| {
         let view = broker.metadata().projections().load();
-        (view.queues().count(), view.vhosts().count())
+        (view.queue_count(), view.vhosts().count())
     });
     let files: Vec<String> = configuration.files.iter().map(|file| file.display().to_string()).collect();
     Ok(Answer::Value(json!({

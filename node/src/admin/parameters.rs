@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use warren_broker::Broker;
+use warren_broker::definitions::export::IMPORTED_HASH;
 use warren_broker::operations::policy::OPERATOR_POLICY;
 use warren_metastore::records::{GlobalParameter, OperatorPolicy, Parameter};
 
@@ -65,6 +66,7 @@ pub fn list_global(broker: &Broker) -> Outcome {
     let parameters = GlobalParameter::list(&broker.metadata().tree()).map_err(unreadable)?;
     let rows = parameters
         .iter()
+        .filter(|(name, _)| name != IMPORTED_HASH)
         .map(|(name, stored)| row([("name", json!(name)), ("value", json!(stored.value.to_string()))]));
     Ok(Answer::Rows(rows.collect()))
 }

@@ -61,7 +61,7 @@ pub async fn ask(broker: &Broker, nodes: Vec<NodeId>, verb: &str, request: &Requ
                 match serde_json::from_slice(&bytes).ok()? {
                     Reply::Ok(value) => told.value = value,
                     Reply::Rows(rows) => told.rows.extend(rows),
-                    Reply::Progress { .. } => {}
+                    Reply::Progress { .. } | Reply::Text(_) => {}
                 }
             }
             Some((node, told))
@@ -96,6 +96,7 @@ pub(super) async fn forward(
         match serde_json::from_slice(&bytes.map_err(refused)?).map_err(unreadable)? {
             Reply::Ok(value) => return Ok(Answer::Value(value)),
             Reply::Rows(more) => rows.extend::<Vec<Row>>(more),
+            Reply::Text(_) => {}
             Reply::Progress { done, total } => progress.tell(done, total).await,
         }
     }

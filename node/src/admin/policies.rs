@@ -7,7 +7,7 @@ use warren_broker::policy::Kind;
 use warren_metastore::records::{OperatorPolicy, Policy};
 
 use super::protocol::{Code, Refusal, Request, Row};
-use super::{Answer, Outcome, done, no_vhost, row, unreadable};
+use super::{Answer, Outcome, done, no_user, no_vhost, row, unreadable};
 
 /// `set_policy`, `set_operator_policy`.
 pub async fn set(broker: &Broker, request: &Request, kind: Kind) -> Outcome {
@@ -80,6 +80,7 @@ impl From<SetError> for Refusal {
         match error {
             SetError::Invalid(_) | SetError::OtherWay(_) => Refusal::new(Code::Invalid, text),
             SetError::NoSuchVhost(name) => no_vhost(&name),
+            SetError::NoSuchUser(name) => no_user(&name),
             SetError::NotFound => Refusal::new(Code::NotFound, text),
             SetError::Write(error) => error.into(),
         }

@@ -65,6 +65,8 @@ pub enum Reply {
     Ok(Value),
     /// Rows of a listing.
     Rows(Vec<Row>),
+    /// A piece of a long text.
+    Text(String),
     /// How far long work is; only to those who asked with [`PROGRESS`].
     Progress {
         /// Items done.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use warren_broker::field_json::encoded;
 use warren_broker::policy::merged;
 use warren_broker::queue::protocol::{ConsumerStats, QueueStats};
 use warren_broker::{Broker, ConsumerStatus};
@@ -16,7 +17,6 @@ use warren_raft::log_store::MemberRole;
 use warren_raft::machine::Role;
 
 use super::clients::pid_of;
-use super::field_json::encoded;
 use super::protocol::{Code, Refusal, Request, Row};
 use super::{Answer, Outcome, Progress, at_once, no_vhost, peers, row};
 
@@ -139,6 +139,14 @@ pub async fn list(broker: &Arc<Broker>, request: &Request) -> Outcome {
         let text = format!("{} queues did not answer in time: {}", silent.len(), silent.join(", "));
         Ok(Answer::Partly(rows, Refusal::new(Code::Timeout, text)))
     }
+}
+
+/// `list_unresponsive_queues`: those that have enough of their nodes and do not answer.
+pub async fn list_unresponsive(broker: &Arc<Broker>, request: &Request) -> Outcome {
+    let targets = targets(broker, &request.vhost)?;
+    let answers = ask_all(broker, &targets, patience(request)).await;
+    let silent = targets.iter().zip(&answers).filter(|(_, asked)| matches!(asked, Asked::Silent));
+    Ok(Answer::Rows(silent.map(|(target, asked)| queue_row(broker, target, Some(asked))).collect()))
 }
 
 /// What a column has of a policy.

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 use warren_broker::Broker;
+use warren_broker::field_json::encoded;
 use warren_metastore::records::{Binding, DestinationKind, Exchange};
 
-use super::field_json::encoded;
 use super::protocol::Request;
 use super::queues::name_of;
 use super::{Answer, Outcome, no_vhost, row, unreadable};

@@ -10,6 +10,9 @@ use warren_metastore::tree::MetaError;
 use super::protocol::{Code, Refusal, Request};
 use super::{Answer, Outcome, clients, done, no_user, no_vhost, row, unreadable};
 
+/// A record that others keep changing is read again this often.
+const ATTEMPTS: usize = 10;
+
 /// `list_vhosts`.
 pub fn list(broker: &Broker) -> Outcome {
     let vhosts = Vhost::list(&broker.metadata().tree()).map_err(unreadable)?;
@@ -30,7 +33,7 @@ pub fn list(broker: &Broker) -> Outcome {
             ("protected_from_deletion", json!(vhost.protected_from_deletion)),
             ("tracing", json!(vhost.tracing)),
             ("cluster_state", Value::Object(state.clone())),
-            ("metadata", json!({"description": vhost.description, "tags": vhost.tags})),
+            ("metadata", metadata(vhost)),
         ])
     });
     Ok(Answer::Rows(rows.collect()))
@@ -42,11 +45,7 @@ pub async fn add(broker: &Broker, request: &Request) -> Outcome {
     if name.len() > 255 {
         return Err(Refusal::new(Code::Invalid, "a virtual host's name has 1 to 255 bytes"));
     }
-    let default_queue_type = match request.text("default-queue-type") {
-        "" => None,
-        kind @ ("classic" | "quorum") => Some(kind.to_owned()),
-        other => return Err(Refusal::new(Code::Invalid, format!("unsupported default queue type: {other}"))),
-    };
+    let default_queue_type = queue_type(request)?;
     if broker.metadata().vhost(name).is_some() {
         return done();
     }
@@ -56,14 +55,100 @@ pub async fn add(broker: &Broker, request: &Request) -> Outcome {
         let text = format!("cannot create vhost '{name}': vhost limit of {limit} is reached");
         return Err(Refusal::new(Code::Unavailable, text));
     }
-    let tags =
-        request.text("tags").split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+    let tags = tags(request);
     let vhost =
         Vhost { description: request.text("description").to_owned(), tags, default_queue_type, ..Vhost::named(name) };
     match broker.metadata().write(vhost.create(None)).await {
         Ok(_) | Err(WriteError::Refused(MetaError::MismatchingNode { .. })) => done(),
         Err(error) => Err(error.into()),
     }
+}
+
+/// `update_vhost_metadata`: what is not given stays as it is.
+pub async fn update_metadata(broker: &Broker, request: &Request) -> Outcome {
+    let kind = queue_type(request)?;
+    update(broker, request, |vhost| {
+        if let Some(description) = request.args.get("description").and_then(Value::as_str) {
+            vhost.description = description.to_owned();
+        }
+        if request.args.contains_key("tags") {
+            vhost.tags = tags(request);
+        }
+        if kind.is_some() {
+            vhost.default_queue_type.clone_from(&kind);
+        }
+    })
+    .await
+}
+
+/// `set_vhost_tags`: these and no others.
+pub async fn set_tags(broker: &Broker, request: &Request) -> Outcome {
+    let mut tags: Vec<String> = Vec::new();
+    for tag in request.list("tags").iter().flat_map(|word| word.split(',')).map(str::trim) {
+        if !tag.is_empty() && !tags.iter().any(|have| have == tag) {
+            tags.push(tag.to_owned());
+        }
+    }
+    update(broker, request, |vhost| vhost.tags.clone_from(&tags)).await
+}
+
+/// `enable_vhost_deletion_protection`, `disable_vhost_deletion_protection`.
+pub async fn protect(broker: &Broker, request: &Request, protected: bool) -> Outcome {
+    update(broker, request, |vhost| vhost.protected_from_deletion = protected).await
+}
+
+/// `check_virtual_hosts`: what a node has of the metadata it serves, so none can be down by itself.
+pub fn check(broker: &Broker, ready: bool) -> Outcome {
+    let node = broker.name();
+    if ready {
+        return Ok(Answer::Value(json!({"text": format!("All virtual hosts on node {node} are running")})));
+    }
+    let vhosts = Vhost::list(&broker.metadata().tree()).map_err(unreadable)?;
+    let names: Vec<&str> = vhosts.iter().map(|vhost| vhost.name.as_ref()).collect();
+    let text = format!("Some virtual hosts on node {node} are down:\n{}", names.join("\n"));
+    Err(Refusal::new(Code::Unavailable, text))
+}
+
+/// Changes a virtual host as it is now; reads it again if somebody else changed it meanwhile.
+async fn update(broker: &Broker, request: &Request, change: impl Fn(&mut Vhost)) -> Outcome {
+    let name = request.text("name");
+    for _ in 0..ATTEMPTS {
+        let stored = broker.metadata().vhost(name).ok_or_else(|| no_vhost(name))?;
+        let mut vhost = stored.record.clone();
+        change(&mut vhost);
+        match broker.metadata().write(vhost.update(stored.mod_revision)).await {
+            Ok(_) => return done(),
+            Err(WriteError::Refused(MetaError::MismatchingNode { .. })) => {}
+            Err(WriteError::Refused(MetaError::NodeNotFound { .. })) => return Err(no_vhost(name)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Refusal::new(Code::Unavailable, format!("virtual host '{name}' is being changed by others")))
+}
+
+/// The default queue type that was asked for.
+fn queue_type(request: &Request) -> Result<Option<String>, Refusal> {
+    match request.text("default-queue-type") {
+        "" => Ok(None),
+        kind @ ("classic" | "quorum") => Ok(Some(kind.to_owned())),
+        other => Err(Refusal::new(Code::Invalid, format!("unsupported default queue type: {other}"))),
+    }
+}
+
+/// The tags that were given, joined by commas.
+fn tags(request: &Request) -> Vec<String> {
+    request.text("tags").split(',').map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect()
+}
+
+fn metadata(vhost: &Vhost) -> Value {
+    let mut metadata = json!({"description": vhost.description, "tags": vhost.tags});
+    if let Some(kind) = &vhost.default_queue_type {
+        metadata["default_queue_type"] = json!(kind);
+    }
+    if vhost.protected_from_deletion {
+        metadata["protected_from_deletion"] = json!(true);
+    }
+    metadata
 }
 
 /// `delete_vhost`: with everything in it, and the connections to it.
@@ -75,7 +160,8 @@ pub async fn delete(broker: &Broker, request: &Request) -> Outcome {
         return Err(Refusal::new(Code::Invalid, text));
     }
     broker.metadata().write(Vhost::delete(name, stored.mod_revision)).await?;
-    clients::close_everywhere(broker, Some(name), &CloseReason::VhostDeleted(name.to_owned())).await;
+    let chosen = clients::Chosen { vhost: Some(name), user: None };
+    clients::close_everywhere(broker, chosen, &CloseReason::VhostDeleted(name.to_owned())).await;
     done()
 }
 
@@ -145,7 +231,8 @@ pub fn list_user_permissions(broker: &Broker, request: &Request) -> Outcome {
     Ok(Answer::Rows(rows))
 }
 
-fn must_exist(broker: &Broker, user: &str, vhost: &str) -> Result<(), Refusal> {
+/// Refuses where one of both does not exist.
+pub(super) fn must_exist(broker: &Broker, user: &str, vhost: &str) -> Result<(), Refusal> {
     if broker.metadata().vhost(vhost).is_none() {
         return Err(no_vhost(vhost));
     }

@@ -98,6 +98,16 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("errors-only", None, false),
     ("across-all-vhosts", None, false),
     ("i-accept-data-loss", None, false),
+    ("format", None, true),
+    ("skip-if-unchanged", None, false),
+    ("user", None, true),
+    ("limit", None, true),
+    ("per-connection-delay", None, true),
+    ("all", None, false),
+    ("address-family", None, true),
+    ("cipher", None, true),
+    ("hash", None, true),
+    ("iterations", None, true),
 ];
 
 /// What is wrong with the arguments.

@@ -28,6 +28,7 @@ pub fn sections(verb: &str, value: &Value, unit: &Unit) -> String {
     match verb {
         "status" => status(value, unit),
         "cluster_status" => cluster_status(value),
+        "memory_breakdown" => memory_breakdown(value, unit),
         _ => plain(value),
     }
 }
@@ -118,6 +119,19 @@ fn status(value: &Value, (unit, size): &Unit) -> String {
             cell("", &item["purpose"]),
         )
     });
+    out
+}
+
+/// The largest first, with their shares.
+fn memory_breakdown(value: &Value, (unit, size): &Unit) -> String {
+    let total = value["total"]["rss"].as_f64().unwrap_or_default().max(1.0);
+    let parts = value.as_object().into_iter().flatten();
+    let mut parts: Vec<(&String, f64)> = parts.filter_map(|(name, bytes)| Some((name, bytes.as_f64()?))).collect();
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
+    let mut out = String::new();
+    for (name, bytes) in parts {
+        let _ = writeln!(out, "{name}: {:.4} {unit} ({:.2}%)", bytes / size, bytes * 100.0 / total);
+    }
     out
 }
 

@@ -4,9 +4,14 @@
 //! answer is printed; the others are in [`own`].
 
 mod arguments;
+mod connectivity;
+mod definitions;
 mod document;
 mod format;
+mod limits;
 mod own;
+mod report;
+mod secrets;
 mod target;
 mod tool;
 mod usage;
@@ -87,8 +92,14 @@ impl From<Wrong> for Refused {
 
 impl Call {
     fn new(verb: &'static Verb, arguments: Arguments) -> Result<Self, Refused> {
-        let Arguments { globals, words, options, .. } = arguments;
+        let Arguments { mut globals, words, options, .. } = arguments;
         let mut args = Map::new();
+        // This verb's option of that name is older: the address that clients have for the node.
+        if verb.name == "check_port_connectivity"
+            && let Some(address) = globals.address.take()
+        {
+            args.insert("address".to_owned(), Value::from(address));
+        }
         for (name, value) in options {
             if !verb.options.contains(&name) {
                 return Err(Refused::Usage(format!("Invalid options for this command: --{name}")));
@@ -120,6 +131,20 @@ impl Call {
         {
             return Err(Refused::Usage(format!("Invalid options for this command: --priority : {priority}")));
         }
+        for name in
+            ["limit", "per-connection-delay", "iterations"].into_iter().filter(|name| verb.options.contains(name))
+        {
+            if let Some(Value::String(text)) = args.get(name)
+                && text.parse::<u32>().is_err()
+            {
+                return Err(Refused::Usage(format!("Invalid options for this command: --{name} : {text}")));
+            }
+        }
+        if let Some(Value::String(format)) = args.get("format")
+            && !format.eq_ignore_ascii_case("json")
+        {
+            return Err(Refused::Usage(format!("the format `{format}` is not supported: definitions are JSON")));
+        }
         if let Some(Value::String(unit)) = args.get("unit")
             && document::unit(unit).is_none()
         {
@@ -145,6 +170,10 @@ impl Call {
                 return Exit::Usage;
             }
             Kind::Own(verbs::Own::Help) => return usage::help(tool, self.text("verb")),
+            Kind::Own(verbs::Own::Autocomplete) => {
+                print(&usage::beginning(tool, self.text("prefix")));
+                return Exit::Ok;
+            }
             _ => {}
         }
         if let Err(exit) = self.read_password() {
@@ -174,19 +203,39 @@ impl Call {
     }
 
     async fn call(&self, verb: &str, timeout: Duration) -> Result<Answer, Failure> {
+        self.call_with(verb, timeout, []).await
+    }
+
+    /// A call with more arguments than the command line has.
+    async fn call_with<const N: usize>(
+        &self,
+        verb: &str,
+        timeout: Duration,
+        more: [(&str, Value); N],
+    ) -> Result<Answer, Failure> {
         let mut args = self.args.clone();
+        args.extend(more.map(|(name, value)| (name.to_owned(), value)));
         let shows_progress = self.timeout >= LONG && !self.globals.quiet && !self.globals.silent;
         if shows_progress {
             args.insert(PROGRESS.to_owned(), Value::Bool(true));
         }
-        let request = Request {
+        self.target.call(verb, &self.request(args, &self.globals.vhost, &self.columns, timeout), timeout).await
+    }
+
+    /// A list of a virtual host, for verbs that show several.
+    async fn list(&self, verb: &str, vhost: &str, columns: &[String]) -> Result<Answer, Failure> {
+        let request = self.request(Map::new(), vhost, columns, self.timeout);
+        self.target.call(verb, &request, self.timeout).await
+    }
+
+    fn request(&self, args: Map<String, Value>, vhost: &str, columns: &[String], timeout: Duration) -> Request {
+        Request {
             node: self.target.node.to_string(),
             args,
-            vhost: self.globals.vhost.clone(),
-            columns: self.columns.clone(),
+            vhost: vhost.to_owned(),
+            columns: columns.to_vec(),
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-        };
-        self.target.call(verb, &request, timeout).await
+        }
     }
 
     /// Prints an answer.
@@ -255,10 +304,21 @@ impl Call {
     /// The same refusal means different things to different verbs.
     fn exit_of(&self, refusal: &Refusal) -> Exit {
         match (refusal.code, self.verb.name) {
-            (Code::NoSuchVhost, "set_permissions" | "clear_permissions" | "list_permissions") => Exit::Unavailable,
+            (
+                Code::NoSuchVhost,
+                "set_permissions"
+                | "clear_permissions"
+                | "list_permissions"
+                | "set_topic_permissions"
+                | "clear_topic_permissions"
+                | "list_topic_permissions",
+            ) => Exit::Unavailable,
             (
                 Code::Invalid,
                 "set_permissions"
+                | "set_topic_permissions"
+                | "set_vhost_limits"
+                | "set_user_limits"
                 | "quorum_status"
                 | "delete_queue"
                 | "set_policy"
@@ -267,7 +327,7 @@ impl Call {
                 | "clear_parameter"
                 | "set_global_parameter",
             ) => Exit::Unavailable,
-            (Code::Invalid, "add_vhost") => Exit::Usage,
+            (Code::Invalid, "add_vhost" | "update_vhost_metadata" | "set_log_level") => Exit::Usage,
             (code, _) => code.exit(),
         }
     }
@@ -312,8 +372,14 @@ impl Call {
 
     /// The lines before the result.
     fn banner(&self) {
-        let hidden = self.globals.quiet || self.globals.silent || self.formatter().is_for_programs();
-        if !hidden && !self.verb.banner.is_empty() {
+        let hidden = self.globals.quiet
+            || self.globals.silent
+            || self.formatter().is_for_programs()
+            // Standard output is the document.
+            || (self.verb.name == "export_definitions" && self.text("file") == "-");
+        if !hidden && self.verb.name == "import_definitions" && matches!(self.text("file"), "" | "-") {
+            say!("Importing definitions in JSON from standard input ...");
+        } else if !hidden && !self.verb.banner.is_empty() {
             say!("{}", self.fill(self.verb.banner, &Value::Null));
         }
     }

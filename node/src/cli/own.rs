@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use warren_broker::access::salt;
 use warren_broker::cluster::standalone::{Standalone, StandaloneError, make_standalone};
 use warren_broker::identity;
-use warren_metastore::records::User;
+use warren_metastore::records::{HashingAlgorithm, User};
 use warren_raft::log_store::StoreError;
 
 use super::target::{Answer, Failure};
 use super::verbs::Own;
-use super::{Call, format};
+use super::{Call, connectivity, definitions, format, limits, report, secrets};
 use crate::config::environment::{self, Environment};
 use crate::config::{self, Configuration, Overrides};
 use crate::data_dir::{DataDir, DataDirError};
@@ -47,8 +47,14 @@ pub async fn run(call: &Call, own: Own) -> Exit {
         }
         Own::HashPassword => hash_password(call),
         Own::ForceStandalone => force_standalone(call),
+        Own::ExportDefinitions => definitions::export(call).await,
+        Own::ImportDefinitions => definitions::import(call).await,
+        Own::ListLimits => limits::list(call).await,
+        Own::Report => report::report(call).await,
+        Own::CheckPortConnectivity => connectivity::check(call).await,
+        Own::Secret(secret) => secrets::run(call, secret),
         // Answered before there is a target.
-        Own::Help => Exit::Ok,
+        Own::Help | Own::Autocomplete => Exit::Ok,
     }
 }
 
@@ -263,19 +269,25 @@ async fn wait_for_end(pid: Pid, timeout: Duration) -> Exit {
 
 /// Prints what `add_user` would store, for definition files.
 fn hash_password(call: &Call) -> Exit {
-    match call.text("hashing-algorithm") {
-        "" | "sha256" | "rabbit_password_hashing_sha256" => {}
-        other => {
-            complain!("Error:\nthe hashing algorithm `{other}` is not available: use sha256");
-            return Exit::Data;
-        }
-    }
+    let algorithm = match call.text("hashing-algorithm") {
+        "" | "sha256" => HashingAlgorithm::Sha256,
+        "sha512" => HashingAlgorithm::Sha512,
+        "md5" => HashingAlgorithm::Md5,
+        name => match HashingAlgorithm::from_name(name) {
+            Some(algorithm) => algorithm,
+            None => {
+                complain!("Error:\nthe hashing algorithm `{name}` is not available: use sha256, sha512 or md5");
+                return Exit::Data;
+            }
+        },
+    };
     let password = call.text("password");
     if password.is_empty() {
         complain!("Error:\npassword cannot be an empty string");
         return Exit::Data;
     }
-    let user = User::with_password("", password.as_bytes(), salt(), Vec::new());
+    let mut user = User::default();
+    user.set_password_with(algorithm, password.as_bytes(), salt());
     super::print(&format::text(call.formatter(), &STANDARD.encode(&user.password_hash)));
     Exit::Ok
 }

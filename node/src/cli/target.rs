@@ -35,6 +35,8 @@ pub struct Answer {
     pub value: Value,
     /// The rows of a listing.
     pub rows: Vec<Row>,
+    /// A long text.
+    pub text: String,
     /// Why it is not complete, if so.
     pub refusal: Option<Refusal>,
 }
@@ -111,6 +113,7 @@ impl Target {
                 Ok(bytes) => match serde_json::from_slice(&bytes) {
                     Ok(Reply::Ok(value)) => answer.value = value,
                     Ok(Reply::Rows(rows)) if answer.rows.len() + rows.len() <= MAX_ROWS => answer.rows.extend(rows),
+                    Ok(Reply::Text(piece)) => answer.text.push_str(&piece),
                     Ok(Reply::Progress { done, total }) => complain!("{done} of {total} done"),
                     Ok(Reply::Rows(_)) => return Err(Failure::Unreachable("the answer is too long".to_owned())),
                     Err(error) => return Err(Failure::Unreachable(format!("the answer cannot be read: {error}"))),

@@ -40,6 +40,30 @@ fn overview(tool: Tool) -> String {
     text
 }
 
+/// The verbs of a tool that begin so, a line each; the options of all verbs where it begins with a dash.
+pub fn beginning(tool: Tool, prefix: &str) -> String {
+    const OPTIONS: &[&str] = &[
+        "--dry-run",
+        "--formatter",
+        "--help",
+        "--longnames",
+        "--no-table-headers",
+        "--node",
+        "--quiet",
+        "--silent",
+        "--timeout",
+        "--vhost",
+    ];
+    let offered = |verb: &&Verb| verb.belongs_to(tool) && !matches!(verb.kind, Kind::NotOffered | Kind::Deprecated(_));
+    let mut names: Vec<&str> = match prefix.starts_with('-') {
+        true => OPTIONS.to_vec(),
+        false => VERBS.iter().filter(offered).map(|verb| verb.name).collect(),
+    };
+    names.retain(|name| name.starts_with(prefix));
+    names.sort_unstable();
+    names.iter().map(|name| format!("{name}\n")).collect()
+}
+
 /// A tool without a verb.
 pub fn tool(tool: Tool, asked: bool) -> Exit {
     if asked {

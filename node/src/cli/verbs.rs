@@ -57,8 +57,35 @@ pub enum Own {
     HashPassword,
     /// Makes a stopped node the only one of its cluster.
     ForceStandalone,
+    /// Writes the definitions to a file or to standard output.
+    ExportDefinitions,
+    /// Reads definitions from a file or from standard input.
+    ImportDefinitions,
+    /// Limits: those of one, or with `--global` of all.
+    ListLimits,
+    /// Everything that can be asked, for a report.
+    Report,
+    /// Whether the node's ports can be reached from here.
+    CheckPortConnectivity,
+    /// Verbs that begin so, for shells.
+    Autocomplete,
+    /// Values of configuration files, encrypted and decrypted.
+    Secret(Secret),
     /// Usage.
     Help,
+}
+
+/// What is done with an encrypted value, and how it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Secret {
+    /// From an Erlang term to `{encrypted,<<"...">>}`.
+    Encode,
+    /// Back.
+    Decode,
+    /// From a value to `encrypted:...`, for rabbitmq.conf.
+    EncryptConfValue,
+    /// Back.
+    DecryptConfValue,
 }
 
 /// A verb.
@@ -106,7 +133,9 @@ impl Verb {
 
     /// Whether a tool has it.
     pub fn belongs_to(&self, tool: Tool) -> bool {
-        tool == Tool::Ctl || self.tools.contains(&tool) || matches!(self.kind, Kind::Own(Own::Help))
+        tool == Tool::Ctl
+            || self.tools.contains(&tool)
+            || matches!(self.kind, Kind::Own(Own::Help | Own::Autocomplete | Own::Version))
     }
 }
 
@@ -191,11 +220,112 @@ pub const VERBS: &[Verb] = &[
         .within(3600),
     verb("set_cluster_name", &["name"], "Setting cluster name to {name} ...", Kind::Done("")),
     verb("check_config", &["file?"], "", Kind::Own(Own::CheckConfig)),
-    verb("version", &[], "", Kind::Own(Own::Version)).of(DIAGNOSTICS),
+    verb("version", &[], "", Kind::Own(Own::Version)),
     verb("server_version", &[], "Asking node {node} for its version ...", Kind::Result("{text}"))
         .within(60)
         .of(DIAGNOSTICS),
     verb("help", &["verb?"], "", Kind::Own(Own::Help)),
+    verb("autocomplete", &["prefix?"], "", Kind::Own(Own::Autocomplete)),
+    verb("report", &[], "Reporting server status of node {node} ...", Kind::Own(Own::Report)).within(60),
+    verb(
+        "set_log_level",
+        &["level"],
+        "Setting log level to \"{level}\" on node {node} ...",
+        Kind::Done(""),
+    )
+    .within(60),
+    verb(
+        "check_protocol_listener",
+        &["protocol"],
+        "Asking node {node} if there's an active listener for protocol {protocol} ...",
+        Kind::Result("A listener for protocol {protocol} is running on node {node}."),
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
+    verb(
+        "check_port_connectivity",
+        &[],
+        "Testing TCP connections to all active listeners on node {node} ...",
+        Kind::Own(Own::CheckPortConnectivity),
+    )
+    .within(30)
+    .of(DIAGNOSTICS),
+    verb(
+        "check_virtual_hosts",
+        &[],
+        "Checking if all vhosts are running on node {node} ...",
+        Kind::Result("{text}"),
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
+    verb("log_location", &[], "Log file location on node {node} ...", Kind::Result("{text}"))
+        .within(60)
+        .of(DIAGNOSTICS)
+        .options(&["all"]),
+    verb(
+        "resolve_hostname",
+        &["hostname"],
+        "Resolving host name {hostname} on node {node} ...",
+        Kind::Result("{text}"),
+    )
+    .within(60)
+    .of(DIAGNOSTICS)
+    .options(&["address-family", "offline"]),
+    verb(
+        "os_env",
+        &[],
+        "Listing environment variables of node {node} that concern it ...",
+        Kind::Result("{text}"),
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
+    verb(
+        "command_line_arguments",
+        &[],
+        "Command line arguments of node {node} ...",
+        Kind::Result("{text}"),
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
+    verb("memory_breakdown", &[], "Reporting memory breakdown on node {node}...", Kind::Document)
+        .within(60)
+        .of(DIAGNOSTICS)
+        .options(&["unit"]),
+    // Definitions and secrets.
+    verb(
+        "export_definitions",
+        &["file"],
+        "Exporting definitions in JSON to a file at \"{file}\" ...",
+        Kind::Own(Own::ExportDefinitions),
+    )
+    .within(300)
+    .options(&["format"]),
+    verb(
+        "import_definitions",
+        &["file?"],
+        "Importing definitions in JSON from a file at \"{file}\" ...",
+        Kind::Own(Own::ImportDefinitions),
+    )
+    .within(3600)
+    .options(&["format", "skip-if-unchanged"]),
+    verb("encode", &["value", "passphrase<"], "Encrypting value ...", Kind::Own(Own::Secret(Secret::Encode)))
+        .options(CIPHER),
+    verb("decode", &["value", "passphrase<"], "Decrypting value...", Kind::Own(Own::Secret(Secret::Decode)))
+        .options(CIPHER),
+    verb(
+        "encrypt_conf_value",
+        &["value", "passphrase<"],
+        "Encrypting value to be used in rabbitmq.conf...",
+        Kind::Own(Own::Secret(Secret::EncryptConfValue)),
+    )
+    .options(CIPHER),
+    verb(
+        "decrypt_conf_value",
+        &["value", "passphrase<"],
+        "Decrypting a rabbitmq.conf string value...",
+        Kind::Own(Own::Secret(Secret::DecryptConfValue)),
+    )
+    .options(CIPHER),
     // Users.
     verb("list_users", &[], "Listing users ...", Kind::Listing { columns: &["user", "tags"], default: &[] }),
     verb(
@@ -238,12 +368,70 @@ pub const VERBS: &[Verb] = &[
         "Listing permissions for user \"{user}\" ...",
         Kind::Listing { columns: &["vhost", "configure", "write", "read"], default: &[] },
     ),
+    verb(
+        "set_topic_permissions",
+        &["user", "exchange", "write", "read"],
+        "Setting topic permissions on \"{exchange}\" for user \"{user}\" in vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "clear_topic_permissions",
+        &["user", "exchange?"],
+        "Clearing topic permissions for user \"{user}\" in vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "list_topic_permissions",
+        &[],
+        "Listing topic permissions for vhost \"{vhost}\" ...",
+        Kind::Listing { columns: &["user", "exchange", "write", "read"], default: &[] },
+    ),
+    verb(
+        "list_user_topic_permissions",
+        &["user"],
+        "Listing topic permissions for user \"{user}\" ...",
+        Kind::Listing { columns: &["vhost", "exchange", "write", "read"], default: &[] },
+    ),
+    verb(
+        "set_user_limits",
+        &["user", "definition"],
+        "Setting user limits to \"{definition}\" for user \"{user}\" ...",
+        Kind::Done(""),
+    ),
+    verb("clear_user_limits", &["user", "limit"], "Clearing \"{limit}\" limit for user \"{user}\" ...", Kind::Done("")),
+    verb("list_user_limits", &[], "", Kind::Own(Own::ListLimits)).options(&["user", "global"]),
     // Virtual hosts.
     verb("add_vhost", &["name"], "Adding vhost \"{name}\" ...", Kind::Done("")).options(&[
         "description",
         "tags",
         "default-queue-type",
     ]),
+    verb("update_vhost_metadata", &["name"], "Updating metadata of vhost \"{name}\" ...", Kind::Done("")).options(&[
+        "description",
+        "tags",
+        "default-queue-type",
+    ]),
+    verb("set_vhost_tags", &["name", "tags*"], "Setting tags for vhost \"{name}\" to {tags} ...", Kind::Done("")),
+    verb(
+        "enable_vhost_deletion_protection",
+        &["name"],
+        "Enabling deletion protection for vhost \"{name}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "disable_vhost_deletion_protection",
+        &["name"],
+        "Disabling deletion protection for vhost \"{name}\" ...",
+        Kind::Done(""),
+    ),
+    verb(
+        "set_vhost_limits",
+        &["definition"],
+        "Setting vhost limits to \"{definition}\" for vhost \"{vhost}\" ...",
+        Kind::Done(""),
+    ),
+    verb("clear_vhost_limits", &[], "Clearing vhost \"{vhost}\" limits ...", Kind::Done("")),
+    verb("list_vhost_limits", &[], "", Kind::Own(Own::ListLimits)).options(&["global"]),
     verb("delete_vhost", &["name"], "Deleting vhost \"{name}\" ...", Kind::Done("")),
     verb(
         "list_vhosts",
@@ -398,6 +586,14 @@ pub const VERBS: &[Verb] = &[
     .within(60)
     .options(&["online", "offline", "local"]),
     verb(
+        "list_unresponsive_queues",
+        &[],
+        "Timeout: {timeout}.0 seconds ...\nListing unresponsive queues for vhost {vhost} ...",
+        Kind::Listing { columns: &["name", "durable", "auto_delete", "arguments", "pid"], default: &["name"] },
+    )
+    .within(60)
+    .of(DIAGNOSTICS),
+    verb(
         "list_exchanges",
         &[],
         "Listing exchanges for vhost {vhost} ...",
@@ -521,10 +717,17 @@ pub const VERBS: &[Verb] = &[
     verb(
         "close_all_connections",
         &["reason"],
-        "Closing all connections in vhost {vhost} (limit 0), reason: {reason} ...",
+        "Closing all connections in vhost {vhost} (limit {limit}), reason: {reason} ...",
         Kind::Result("Closed {closed} connections"),
     )
-    .options(&["global"]),
+    .options(&["global", "limit", "per-connection-delay"])
+    .defaults(&[("limit", "0")]),
+    verb(
+        "close_all_user_connections",
+        &["user", "reason"],
+        "Closing all connections of user \"{user}\", reason: {reason} ...",
+        Kind::Result("Closed {closed} connections"),
+    ),
     verb(
         "purge_queue",
         &["queue"],
@@ -768,6 +971,9 @@ pub const VERBS: &[Verb] = &[
     verb("erlang_version", &["words*"], "", Kind::NotOffered),
     verb("erlang_cookie_hash", &["words*"], "", Kind::NotOffered),
 ];
+
+/// How values are encrypted.
+const CIPHER: &[&str] = &["cipher", "hash", "iterations"];
 
 /// What a policy is where its command does not say.
 const POLICY_DEFAULTS: &[(&str, &str)] = &[("priority", "0"), ("apply-to", "all")];

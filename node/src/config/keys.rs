@@ -1,6 +1,8 @@
 //! The keys that mean something in this version, and what each does to the settings.
 
-use super::settings::{LeaderLocator, LogFormat, LogLevel, LogOutput, Mechanism, NodeName, QueueType, Seed, Settings};
+use super::settings::{
+    DefinitionsHash, LeaderLocator, LogFormat, LogLevel, LogOutput, Mechanism, NodeName, QueueType, Seed, Settings,
+};
 use super::value;
 use warren_broker::MACHINE_VERSIONS;
 
@@ -96,6 +98,23 @@ pub const KEYS: &[(&str, Apply)] = &[
             Ok(())
         }
         _ => Err(format!("`{v}` is not in 1..512MiB")),
+    }),
+    ("load_definitions", load_definitions),
+    ("management.load_definitions", load_definitions),
+    ("definitions.import_backend", |_, _, v| {
+        let known = [("local_filesystem", ()), ("rabbit_definitions_import_local_filesystem", ())];
+        value::word(v, &known)
+    }),
+    ("definitions.local.path", load_definitions),
+    ("definitions.skip_if_unchanged", |d, _, v| set(&mut d.settings.definitions.skip_if_unchanged, value::boolean(v))),
+    ("definitions.hashing.algorithm", |d, _, v| {
+        let known = [
+            ("sha224", DefinitionsHash::Sha224),
+            ("sha256", DefinitionsHash::Sha256),
+            ("sha384", DefinitionsHash::Sha384),
+            ("sha512", DefinitionsHash::Sha512),
+        ];
+        set(&mut d.settings.definitions.hash, value::word(v, &known))
     }),
     ("max_connections", max_connections),
     ("connection_max", max_connections),
@@ -315,6 +334,15 @@ fn name(field: &mut String, text: &str) -> Result<(), String> {
 
 fn channel_max(draft: &mut Draft, _: &[&str], text: &str) -> Result<(), String> {
     draft.settings.amqp091.channel_max = value::integer(text, 0..=65_535)? as u16;
+    Ok(())
+}
+
+/// A file or a folder. The same one may be named by more than one key.
+fn load_definitions(draft: &mut Draft, _: &[&str], text: &str) -> Result<(), String> {
+    let path = value::readable_file(text)?;
+    if !draft.settings.definitions.paths.contains(&path) {
+        draft.settings.definitions.paths.push(path);
+    }
     Ok(())
 }
 

@@ -3,10 +3,11 @@
 //! [`load`] reports every problem at once, with its file and line. A key that exists in RabbitMQ and has no effect here is
 //! accepted with one warning; an unknown key is an error.
 
+mod encrypted;
 pub mod environment;
 mod identity;
 mod inert;
-mod keys;
+pub mod keys;
 mod node_name;
 mod pattern;
 pub mod problem;
@@ -73,6 +74,7 @@ pub fn load(overrides: &Overrides, environment: &Environment<'_>) -> Result<Conf
     let long = overrides.long_names || environment.flag("USE_LONGNAME");
     let host = environment::host_name(long);
     let node = identity::node_name(overrides, environment, &host, long, &mut problems);
+    encrypted::decrypt(&mut assignments, &mut problems);
     let mut draft = Draft { host, ..Draft::default() };
     let mut warnings = Vec::new();
     let mut peer_port_given = false;

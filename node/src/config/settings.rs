@@ -21,6 +21,8 @@ pub struct Settings {
     pub limits: Limits,
     /// What a blank node creates at its first boot.
     pub defaults: Defaults,
+    /// Definitions that are imported at boot.
+    pub definitions: Definitions,
     /// How clients log in.
     pub auth: Auth,
     /// How a blank node finds its cluster.
@@ -122,6 +124,30 @@ pub struct Defaults {
     pub permissions: [String; 3],
     /// The user's tags.
     pub tags: Vec<String>,
+}
+
+/// Definitions that are imported at boot.
+#[derive(Clone, Debug)]
+pub struct Definitions {
+    /// Files, and folders of them.
+    pub paths: Vec<PathBuf>,
+    /// Whether they are left alone where they are those of the last import.
+    pub skip_if_unchanged: bool,
+    /// How that is told.
+    pub hash: DefinitionsHash,
+}
+
+/// How definitions are told apart from those of the last import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefinitionsHash {
+    /// SHA-224.
+    Sha224,
+    /// SHA-256.
+    Sha256,
+    /// SHA-384.
+    Sha384,
+    /// SHA-512.
+    Sha512,
 }
 
 /// How clients log in.
@@ -336,6 +362,7 @@ impl Default for Settings {
                 permissions: [".*".to_owned(), ".*".to_owned(), ".*".to_owned()],
                 tags: vec!["administrator".to_owned()],
             },
+            definitions: Definitions { paths: Vec::new(), skip_if_unchanged: false, hash: DefinitionsHash::Sha256 },
             auth: Auth {
                 loopback_users: vec!["guest".to_owned()],
                 anonymous: Some(("guest".to_owned(), "guest".to_owned())),

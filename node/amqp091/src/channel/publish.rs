@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
-use warren_broker::access::{Permission, Resource};
+use warren_broker::access::{Permission, Resource, check_topics};
 use warren_broker::error::no_exchange;
 use warren_broker::{BrokerError, QueuedMessage, Traits};
 use warren_metastore::projections::{HeaderLookup, QueueTarget, Routed};
@@ -176,10 +176,14 @@ impl Publisher {
         let view = context.broker.metadata().projections().peek();
         let missing = || no_exchange(name, exchange);
         let vhost = view.vhost(name).ok_or_else(missing)?;
-        if !exchange.is_empty() && vhost.exchange(exchange).ok_or_else(missing)?.record().internal {
-            return Err(BrokerError::AccessRefused(format!(
-                "cannot publish to internal exchange '{exchange}' in vhost '{name}'"
-            )));
+        if !exchange.is_empty() {
+            let record = vhost.exchange(exchange).ok_or_else(missing)?.record();
+            if record.internal {
+                return Err(BrokerError::AccessRefused(format!(
+                    "cannot publish to internal exchange '{exchange}' in vhost '{name}'"
+                )));
+            }
+            check_topics(vhost, &context.caller.user.name, record, Permission::Write, keys)?;
         }
         let mut queues = Routed::new();
         let headers = headers.as_ref().map(|table| table as &dyn HeaderLookup);

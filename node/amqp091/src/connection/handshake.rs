@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tracing::{debug, info, warn};
+use warren_broker::limits::Admission;
 use warren_broker::{Broker, identity};
 use warren_metastore::records::{Stored, User};
 use warren_proto::amqp091::{
@@ -33,6 +34,8 @@ pub struct Opened {
     pub tuning: Tuning,
     /// What the client said of itself.
     pub client: ClientProperties,
+    /// Has it count until it is registered.
+    pub admission: Admission,
 }
 
 /// How a client logs in.
@@ -190,10 +193,10 @@ async fn negotiate(
         other => return Err(out_of_turn(&other)),
     };
     let vhost = open.virtual_host.to_string();
-    admit(broker, settings, &user.name, &vhost).map_err(|e| e.in_method(ConnectionOpen::IDS))?;
+    let admission = admit(broker, settings, &user.name, &vhost).await.map_err(|e| e.in_method(ConnectionOpen::IDS))?;
     link.send(0, &ConnectionOpenOk::default().into());
     link.flush().await?;
-    Ok(Opened { user, vhost, mechanism, tuning, client })
+    Ok(Opened { user, vhost, mechanism, tuning, client, admission })
 }
 
 fn agree(settings: &Settings, answer: &ConnectionTuneOk) -> Result<Tuning, ProtocolError> {
@@ -292,15 +295,16 @@ async fn login(
     }
 }
 
-/// The checks of `connection.open`, in order: the node's limit, then the virtual host.
-fn admit(broker: &Arc<Broker>, settings: &Settings, user: &str, vhost: &str) -> Result<(), ProtocolError> {
+/// The checks of `connection.open`, in order: the node's limit, the virtual host, its limit and the user's.
+async fn admit(broker: &Arc<Broker>, settings: &Settings, user: &str, vhost: &str) -> Result<Admission, ProtocolError> {
     if let Some(limit) = settings.max_connections
         && broker.connections().len() >= limit
     {
         let text = format!("connection refused: node connection limit ({limit}) is reached");
         return Err(ProtocolError::new(ReplyCode::NotAllowed, text));
     }
-    broker.check_vhost_access(user, vhost).map_err(|error| from_broker(error).on_connection())
+    broker.check_vhost_access(user, vhost).map_err(|error| from_broker(error).on_connection())?;
+    broker.admit_connection(user, vhost).await.map_err(|error| from_broker(error).on_connection())
 }
 
 fn start(settings: &Settings) -> ConnectionStart {

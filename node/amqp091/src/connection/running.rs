@@ -21,6 +21,7 @@ use super::handshake::Opened;
 use super::link::{FLUSH_AT, Link, LinkError, Wake};
 use super::{Ends, close_method};
 use crate::channel::{Answer, Channel, Context, Step};
+use crate::errors::from_broker;
 use crate::settings::Settings;
 
 /// How often channels are looked at while something of theirs waits for an answer.
@@ -105,7 +106,7 @@ pub struct Running {
 impl Running {
     /// Registers the connection.
     pub fn new(link: Link, opened: Opened, ends: Ends, broker: Arc<Broker>, settings: Arc<Settings>) -> Self {
-        let Opened { user, vhost, mechanism, tuning, client } = opened;
+        let Opened { user, vhost, mechanism, tuning, client, admission } = opened;
         let registered = broker.connections().add(ConnectionInfo {
             user: user.name.to_string(),
             vhost: vhost.clone(),
@@ -119,6 +120,8 @@ impl Running {
             heartbeat: tuning.heartbeat,
             auth_mechanism: mechanism.name().to_owned(),
         });
+        // Registered, it counts by itself.
+        drop(admission);
         let (sender, events) = warren_broker::session::registry::Sessions::channel(broker.entry_reader());
         broker.sessions().connect(registered.id, sender.clone());
         Running {
@@ -279,7 +282,7 @@ impl Running {
         }
         let number = frame.channel;
         let Some(slot) = self.channels.get_mut(&number) else {
-            return self.unopened(frame);
+            return self.unopened(frame).await;
         };
         let Slot::Open(channel) = slot else {
             return self.closing(frame);
@@ -392,11 +395,11 @@ impl Running {
         Ok(())
     }
 
-    fn unopened(&mut self, frame: Frame) -> Result<(), End> {
+    async fn unopened(&mut self, frame: Frame) -> Result<(), End> {
         let number = frame.channel;
         if frame.kind == FrameKind::Method {
             match Method::decode(&frame.payload)? {
-                Method::ChannelOpen(_) => return self.open_channel(number),
+                Method::ChannelOpen(_) => return self.open_channel(number).await,
                 // An answer to a close that crossed the client's own.
                 Method::ChannelCloseOk(_) => return Ok(()),
                 _ => {}
@@ -415,7 +418,7 @@ impl Running {
         Err(error.into())
     }
 
-    fn open_channel(&mut self, number: u16) -> Result<(), End> {
+    async fn open_channel(&mut self, number: u16) -> Result<(), End> {
         let limit = usize::from(self.channel_max);
         if limit != 0 && self.channels.len() >= limit {
             let text = format!("number of channels opened ({limit}) has reached the negotiated channel_max ({limit})");
@@ -431,6 +434,15 @@ impl Running {
             );
             let error = ProtocolError::new(ReplyCode::NotAllowed, text).on_connection();
             return Err(error.in_method(warren_proto::amqp091::ChannelOpen::IDS).into());
+        }
+        let user = self.context.caller.user.name.clone();
+        if self.context.broker.limits_channels_of(&user) {
+            self.end_batch()?;
+            let admitted = self.link.while_waiting(self.context.broker.admit_channel(&user)).await?;
+            if let Err(error) = admitted {
+                let error = from_broker(error).on_connection();
+                return Err(error.in_method(warren_proto::amqp091::ChannelOpen::IDS).into());
+            }
         }
         let channel = Channel::open(number, &self.context.broker, self.sender.clone(), &self.registered);
         self.sessions.insert(channel.session_id(), number);

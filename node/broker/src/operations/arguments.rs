@@ -63,7 +63,7 @@ const ARGUMENTS: &[(&str, Support, Support)] = {
 
 /// A queue's name, for error texts.
 #[derive(Clone, Copy)]
-pub(super) struct Named<'a> {
+pub(crate) struct Named<'a> {
     pub vhost: &'a str,
     pub name: &'a str,
 }
@@ -83,7 +83,7 @@ fn invalid(name: &str, queue: Named<'_>, why: &str) -> BrokerError {
 }
 
 /// The queue type that the arguments name.
-pub(super) fn queue_kind(arguments: &FieldTable, queue: Named<'_>) -> Result<Option<QueueKind>, BrokerError> {
+pub(crate) fn queue_kind(arguments: &FieldTable, queue: Named<'_>) -> Result<Option<QueueKind>, BrokerError> {
     let Some(value) = arguments.get("x-queue-type") else { return Ok(None) };
     match value.as_str() {
         Some("classic") => Ok(Some(QueueKind::Classic)),
@@ -98,7 +98,7 @@ pub(super) fn queue_kind(arguments: &FieldTable, queue: Named<'_>) -> Result<Opt
 }
 
 /// Checks every argument of a new queue.
-pub(super) fn check(kind: QueueKind, arguments: &FieldTable, queue: Named<'_>) -> Result<(), BrokerError> {
+pub(crate) fn check(kind: QueueKind, arguments: &FieldTable, queue: Named<'_>) -> Result<(), BrokerError> {
     for (name, value) in arguments.iter() {
         match support(kind, name) {
             None => {}
@@ -117,6 +117,11 @@ pub(super) fn check(kind: QueueKind, arguments: &FieldTable, queue: Named<'_>) -
         }
     }
     Ok(())
+}
+
+/// Arguments whose meaning Warren does not have yet for the type.
+pub(crate) fn not_yet(kind: QueueKind, arguments: &FieldTable) -> Vec<&str> {
+    arguments.iter().map(|(name, _)| name).filter(|name| support(kind, name) == Some(Support::NotYet)).collect()
 }
 
 /// The longest time that a message or queue may be given, in ms: ten years.

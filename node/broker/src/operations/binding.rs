@@ -1,5 +1,7 @@
 //! Binding queues and exchanges to exchanges (spec: amqp091.md, sections 5 and 6; broker-model.md, section 3).
 
+use std::sync::Arc;
+
 use warren_metastore::projections::{MAX_HASH_WORDS, hash_words};
 use warren_metastore::records::{Binding, DestinationKind, ExchangeKind};
 use warren_metastore::tree::{AbortCode, MetaError};
@@ -8,7 +10,7 @@ use warren_proto::amqp091::FieldTable;
 use super::arguments::show;
 use super::exchange::bare;
 use super::{Context, clean_name, write_failed};
-use crate::access::{Permission, Resource};
+use crate::access::{Permission, Resource, check_topics};
 use crate::error::{BrokerError, no_exchange, no_queue};
 use crate::metadata::WriteError;
 use crate::node::Broker;
@@ -34,12 +36,8 @@ impl Broker {
         let spec = self.checked(cx, spec)?;
         let source =
             self.metadata.exchange(&cx.vhost, &spec.source).ok_or_else(|| no_exchange(&cx.vhost, &spec.source))?;
-        match source.kind {
-            ExchangeKind::Topic => check_topic_key(&spec)?,
-            ExchangeKind::Headers => check_x_match(&spec)?,
-            ExchangeKind::Direct | ExchangeKind::Fanout | ExchangeKind::Other(_) => {}
-        }
-        let binding = binding(cx, &spec);
+        fits(&source.kind, &spec)?;
+        let binding = binding(&cx.vhost, &spec);
         match self.metadata.write(binding.put()).await {
             Ok(_) => Ok(()),
             Err(WriteError::Refused(MetaError::Aborted { code })) => Err(match code {
@@ -53,7 +51,7 @@ impl Broker {
     /// Removes a binding. Removing one that is not there is fine.
     pub async fn unbind(&self, cx: &Context, spec: BindingSpec) -> Result<(), BrokerError> {
         let spec = self.checked(cx, spec)?;
-        match self.metadata.write(binding(cx, &spec).delete()).await {
+        match self.metadata.write(binding(&cx.vhost, &spec).delete()).await {
             Ok(_) => Ok(()),
             Err(error) => Err(write_failed(error, "unbinding", &spec.destination)),
         }
@@ -81,6 +79,11 @@ impl Broker {
         }
         self.check(&cx.user.name, &cx.vhost, Permission::Write, destination)?;
         self.check(&cx.user.name, &cx.vhost, Permission::Read, Resource::Exchange(&spec.source))?;
+        if let Some(vhost) = self.metadata.projections().peek().vhost(&cx.vhost)
+            && let Some(source) = vhost.exchange(&spec.source)
+        {
+            check_topics(vhost, &cx.user.name, source.record(), Permission::Read, &[&spec.key])?;
+        }
         if spec.kind == DestinationKind::Queue
             && let Some(queue) = self.metadata.queue(&cx.vhost, &spec.destination)
         {
@@ -97,9 +100,18 @@ fn missing_destination(cx: &Context, spec: &BindingSpec) -> BrokerError {
     }
 }
 
-fn binding(cx: &Context, spec: &BindingSpec) -> Binding {
+/// Whether an exchange of this type can have the binding.
+pub(crate) fn fits(source: &ExchangeKind, spec: &BindingSpec) -> Result<(), BrokerError> {
+    match source {
+        ExchangeKind::Topic => check_topic_key(spec),
+        ExchangeKind::Headers => check_x_match(spec),
+        ExchangeKind::Direct | ExchangeKind::Fanout | ExchangeKind::Other(_) => Ok(()),
+    }
+}
+
+pub(crate) fn binding(vhost: &Arc<str>, spec: &BindingSpec) -> Binding {
     Binding {
-        vhost: cx.vhost.clone(),
+        vhost: Arc::clone(vhost),
         source: spec.source.as_str().into(),
         destination_kind: spec.kind,
         destination: spec.destination.as_str().into(),

@@ -131,7 +131,7 @@ impl Broker {
 }
 
 /// A table's fields without its length, as records keep them.
-pub(super) fn bare(table: &FieldTable) -> std::sync::Arc<[u8]> {
+pub(crate) fn bare(table: &FieldTable) -> std::sync::Arc<[u8]> {
     let mut out = bytes::BytesMut::new();
     table.encode_bare(&mut out);
     out[..].into()

@@ -1,15 +1,15 @@
 //! What clients declare, bind and delete. Every operation checks names and permissions itself; a frontend only
 //! translates.
 
-mod arguments;
-mod binding;
-mod exchange;
+pub(crate) mod arguments;
+pub(crate) mod binding;
+pub(crate) mod exchange;
 pub mod forget;
 pub mod maintenance;
 pub mod members;
 pub(crate) mod orphans;
 pub mod policy;
-mod queue;
+pub(crate) mod queue;
 pub mod reconcile;
 
 use std::sync::Arc;

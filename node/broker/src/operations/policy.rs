@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use warren_metastore::projections::ResourcePattern;
 use warren_metastore::records::{
-    ApplyTo, Definition, GlobalParameter, OperatorPolicy, Parameter, Policy, QueueKind, Unknown, Vhost,
+    ApplyTo, Definition, GlobalParameter, OperatorPolicy, Parameter, Policy, QueueKind, Unknown, User, Vhost,
 };
 use warren_metastore::tree::{AbortCode, MetaError};
 
@@ -23,9 +23,16 @@ pub const OPERATOR_POLICY: &str = "operator_policy";
 /// The component of policies among the runtime parameters.
 pub const POLICY: &str = "policy";
 /// The component of a vhost's limits among the runtime parameters.
-const VHOST_LIMITS: &str = "vhost-limits";
+pub const VHOST_LIMITS: &str = "vhost-limits";
 /// The name that its one parameter has.
-const LIMITS: &str = "limits";
+pub const LIMITS: &str = "limits";
+
+/// Limits of users and of vhosts.
+const MAX_CONNECTIONS: &str = "max-connections";
+const MAX_CHANNELS: &str = "max-channels";
+const MAX_QUEUES: &str = "max-queues";
+/// All limits of a user, where they are cleared.
+const ALL: &str = "all";
 
 /// Keys of policies that classic queues act upon in this version; all others wait for it.
 const CLASSIC: &[&str] = &["queue-leader-locator", "queue-master-locator", "queue-mode", "queue-version"];
@@ -59,6 +66,9 @@ pub enum SetError {
     /// The vhost does not exist.
     #[error("Virtual host '{0}' does not exist")]
     NoSuchVhost(String),
+    /// The user does not exist.
+    #[error("User \"{0}\" does not exist")]
+    NoSuchUser(String),
     /// There is none of that name.
     #[error("Parameter does not exist")]
     NotFound,
@@ -121,8 +131,8 @@ impl Broker {
             POLICY => Err(SetError::OtherWay("policies may not be set using this method")),
             OPERATOR_POLICY => self.set_policy(Kind::Operator, operator_policy(vhost, name, &value)?).await,
             VHOST_LIMITS => {
-                let max_queues = queue_limit(name, &value)?;
-                self.write_limits(vhost, Some(value), max_queues).await
+                let limits = vhost_limits(name, &value)?;
+                self.write_limits(vhost, Some(value), limits).await
             }
             other => Err(SetError::Invalid(vec![format!("component {other} not found")])),
         }
@@ -141,10 +151,55 @@ impl Broker {
             return Err(SetError::NotFound);
         }
         if component == VHOST_LIMITS {
-            return self.write_limits(vhost, None, None).await;
+            return self.write_limits(vhost, None, VhostLimits::default()).await;
         }
         self.metadata.write(Parameter::clear(vhost, component, name)).await?;
         Ok(())
+    }
+
+    /// Sets the limits that the object names, and leaves a user's others as they are.
+    pub async fn set_user_limits(&self, name: &str, value: &Value) -> Result<(), SetError> {
+        let limits = limits(name, value, &[MAX_CONNECTIONS, MAX_CHANNELS])?;
+        let limit = |key: &str, old: Option<i64>| limits.get(key).and_then(Value::as_i64).or(old);
+        self.change_user(name, |user| {
+            user.max_connections = limit(MAX_CONNECTIONS, user.max_connections);
+            user.max_channels = limit(MAX_CHANNELS, user.max_channels);
+        })
+        .await
+    }
+
+    /// Takes a user's limit away: `max-connections`, `max-channels` or `all`.
+    pub async fn clear_user_limits(&self, name: &str, limit: &str) -> Result<(), SetError> {
+        if ![MAX_CONNECTIONS, MAX_CHANNELS, ALL].contains(&limit) {
+            let fault = format!(
+                "'{limit}' is no limit of users: there are {MAX_CONNECTIONS} and {MAX_CHANNELS}, and '{ALL}' for both"
+            );
+            return Err(SetError::Invalid(vec![fault]));
+        }
+        self.change_user(name, |user| {
+            if limit != MAX_CHANNELS {
+                user.max_connections = None;
+            }
+            if limit != MAX_CONNECTIONS {
+                user.max_channels = None;
+            }
+        })
+        .await
+    }
+
+    async fn change_user(&self, name: &str, change: impl Fn(&mut User)) -> Result<(), SetError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let stored = self.metadata.user(name).ok_or_else(|| SetError::NoSuchUser(name.to_owned()))?;
+            let mut user = stored.record.clone();
+            change(&mut user);
+            match self.metadata.write(user.update(stored.mod_revision)).await {
+                Ok(_) => return Ok(()),
+                Err(WriteError::Refused(MetaError::MismatchingNode { .. })) if attempts < ATTEMPTS => {}
+                Err(error) => return Err(SetError::Write(error)),
+            }
+        }
     }
 
     /// Sets a parameter of the cluster.
@@ -179,7 +234,8 @@ impl Broker {
     }
 
     /// The limits stand in the vhost's own record, where they are looked up, and as the parameter that lists show.
-    async fn write_limits(&self, name: &str, value: Option<Value>, max_queues: Option<i64>) -> Result<(), SetError> {
+    async fn write_limits(&self, name: &str, value: Option<Value>, limits: VhostLimits) -> Result<(), SetError> {
+        let VhostLimits { max_connections, max_queues } = limits;
         let parameter = match value {
             Some(value) => Parameter {
                 vhost: name.into(),
@@ -195,7 +251,7 @@ impl Broker {
         loop {
             attempts += 1;
             let stored = self.metadata.vhost(name).ok_or_else(|| SetError::NoSuchVhost(name.to_owned()))?;
-            let vhost = Vhost { max_queues, ..stored.record.clone() };
+            let vhost = Vhost { max_connections, max_queues, ..stored.record.clone() };
             match self.metadata.write(vhost.update(stored.mod_revision).and(parameter.clone())).await {
                 Ok(_) => return Ok(()),
                 Err(WriteError::Refused(MetaError::MismatchingNode { .. })) if attempts < ATTEMPTS => {}
@@ -227,6 +283,11 @@ impl Broker {
 
 /// The policy that was asked for, or everything that is wrong with it.
 fn checked(kind: Kind, spec: PolicySpec) -> Result<Policy, SetError> {
+    checked_except(kind, spec, &[])
+}
+
+/// [`checked`], but keys of these names may stand in the definition with any value: they have no effect.
+pub(crate) fn checked_except(kind: Kind, spec: PolicySpec, kept: &[&str]) -> Result<Policy, SetError> {
     let mut faults = Vec::new();
     faults.extend(name_fault(&spec.name));
     if let Some(fault) = ResourcePattern::fault(&spec.pattern) {
@@ -243,7 +304,17 @@ fn checked(kind: Kind, spec: PolicySpec) -> Result<Policy, SetError> {
         }
         _ => {}
     }
-    faults.extend(problems(kind, &spec.definition));
+    let mut judged = spec.definition.clone();
+    let only_kept = match &mut judged {
+        Value::Object(keys) if !keys.is_empty() => {
+            keys.retain(|key, _| !kept.contains(&key.as_str()));
+            keys.is_empty()
+        }
+        _ => false,
+    };
+    if !only_kept {
+        faults.extend(problems(kind, &judged));
+    }
     faults.extend(value_fault("definition", &spec.definition));
     let definition = match spec.definition {
         Value::Object(definition) if faults.is_empty() => definition,
@@ -263,7 +334,7 @@ fn value_fault(what: &str, value: &Value) -> Option<String> {
 }
 
 /// An operator policy written as a parameter.
-fn operator_policy(vhost: &str, name: &str, value: &Value) -> Result<PolicySpec, SetError> {
+pub(crate) fn operator_policy(vhost: &str, name: &str, value: &Value) -> Result<PolicySpec, SetError> {
     let Value::Object(fields) = value else {
         return Err(SetError::Invalid(vec![format!("{name} not a list {}", term(value))]));
     };
@@ -298,29 +369,38 @@ fn operator_policy(vhost: &str, name: &str, value: &Value) -> Result<PolicySpec,
     })
 }
 
-/// The limit on queues that a vhost's limits set.
-fn queue_limit(name: &str, value: &Value) -> Result<Option<i64>, SetError> {
+/// The limits of a vhost, as its record has them.
+#[derive(Clone, Copy, Debug, Default)]
+struct VhostLimits {
+    max_connections: Option<i64>,
+    max_queues: Option<i64>,
+}
+
+/// The limits that the parameter sets.
+fn vhost_limits(name: &str, value: &Value) -> Result<VhostLimits, SetError> {
+    if name != LIMITS {
+        let fault = format!("the limits of a virtual host are called '{LIMITS}', not '{name}'");
+        return Err(SetError::Invalid(vec![fault]));
+    }
+    let limits = limits(name, value, &[MAX_CONNECTIONS, MAX_QUEUES])?;
+    let limit = |key: &str| limits.get(key).and_then(Value::as_i64);
+    Ok(VhostLimits { max_connections: limit(MAX_CONNECTIONS), max_queues: limit(MAX_QUEUES) })
+}
+
+/// An object of limits: numbers with known names.
+pub(crate) fn limits<'v>(
+    name: &str,
+    value: &'v Value,
+    known: &[&str],
+) -> Result<&'v serde_json::Map<String, Value>, SetError> {
     let Value::Object(limits) = value else {
         return Err(SetError::Invalid(vec![format!("{name} not a list {}", term(value))]));
     };
-    let mut faults = Vec::new();
-    if name != LIMITS {
-        faults.push(format!("the limits of a virtual host are called '{LIMITS}', not '{name}'"));
+    let mut faults: Vec<String> = unrecognised(name, limits, known).into_iter().collect();
+    for (key, limit) in limits.iter().filter(|(_, limit)| limit.as_i64().is_none()) {
+        faults.push(format!("{key} should be a number, actually was {}", term(limit)));
     }
-    faults.extend(unrecognised(name, limits, &["max-connections", "max-queues"]));
-    for (key, limit) in limits {
-        match limit.as_i64() {
-            None => faults.push(format!("{key} should be a number, actually was {}", term(limit))),
-            Some(0..) if key == "max-connections" => {
-                faults.push("max-connections is not available in this version of Warren".to_owned());
-            }
-            Some(_) => {}
-        }
-    }
-    match faults.is_empty() {
-        true => Ok(limits.get("max-queues").and_then(Value::as_i64)),
-        false => Err(SetError::Invalid(faults)),
-    }
+    if faults.is_empty() { Ok(limits) } else { Err(SetError::Invalid(faults)) }
 }
 
 fn unrecognised(name: &str, fields: &Definition, known: &[&str]) -> Option<String> {
@@ -396,16 +476,17 @@ mod tests {
 
     #[test]
     fn limits_of_a_vhost_are_numbers_and_known() {
-        assert_eq!(queue_limit("limits", &json!({"max-queues": 5, "max-connections": -1})).unwrap(), Some(5));
-        assert_eq!(queue_limit("limits", &json!({})).unwrap(), None);
+        let limits = vhost_limits("limits", &json!({"max-queues": 5, "max-connections": -1})).unwrap();
+        assert_eq!((limits.max_queues, limits.max_connections), (Some(5), Some(-1)));
+        assert_eq!(vhost_limits("limits", &json!({})).unwrap().max_queues, None);
         for (name, wrong) in [
             ("limits", json!({"max-queues": "5"})),
             ("limits", json!({"max-channels": 5})),
-            ("limits", json!({"max-connections": 5})),
+            ("limits", json!({"max-connections": 5.5})),
             ("limits", json!(5)),
             ("other", json!({"max-queues": 5})),
         ] {
-            assert!(queue_limit(name, &wrong).is_err(), "{wrong}");
+            assert!(vhost_limits(name, &wrong).is_err(), "{wrong}");
         }
     }
 }

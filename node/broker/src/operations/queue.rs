@@ -68,7 +68,7 @@ impl Broker {
             return self.declare_passive(cx, &spec).await;
         }
         let asked = arguments::queue_kind(&spec.arguments, Named { vhost: &cx.vhost, name: &spec.name })?;
-        let kind = asked.unwrap_or_else(|| self.default_kind(cx, &spec));
+        let kind = asked.unwrap_or_else(|| self.default_kind(&cx.vhost, &spec));
         if asked.is_none() && kind != QueueKind::Classic {
             spec.arguments.set("x-queue-type", FieldValue::text(kind.name()));
         }
@@ -100,7 +100,12 @@ impl Broker {
         self.check_queue_limit(&cx.vhost, &spec.name)?;
         self.check_dead_letter(cx, &spec)?;
         arguments::warn(kind, &spec.arguments, named);
-        let queue = self.new_queue(cx, kind, &spec);
+        let owner = spec.exclusive.then(|| SessionOwner {
+            node: self.me,
+            incarnation: self.sessions.incarnation(),
+            connection: cx.connection,
+        });
+        let queue = self.new_queue(&cx.vhost, &cx.user.name, kind, &spec, owner);
         let reply = match self.metadata.write(queue.create_or_get()).await {
             Ok(reply) => Ok(reply),
             Err(WriteError::Refused(error)) => Err(error),
@@ -124,8 +129,9 @@ impl Broker {
         Ok(QueueDeclared { name: spec.name, messages: 0, consumers: 0 })
     }
 
-    fn default_kind(&self, cx: &Context, spec: &QueueSpec) -> QueueKind {
-        let of_vhost = self.metadata.vhost(&cx.vhost).and_then(|v| {
+    /// The type of a queue that is declared without one.
+    pub(crate) fn default_kind(&self, vhost: &str, spec: &QueueSpec) -> QueueKind {
+        let of_vhost = self.metadata.vhost(vhost).and_then(|v| {
             v.default_queue_type.as_deref().and_then(|name| match name {
                 "classic" => Some(QueueKind::Classic),
                 "quorum" => Some(QueueKind::Quorum),
@@ -204,7 +210,7 @@ impl Broker {
             )));
         }
         match self.config.limits.queues {
-            Some(limit) if view.queues().count() >= limit => Err(BrokerError::PreconditionFailed(format!(
+            Some(limit) if view.queue_count() >= limit => Err(BrokerError::PreconditionFailed(format!(
                 "cannot declare queue '{name}': queue limit in cluster ({limit}) is reached"
             ))),
             _ => Ok(()),
@@ -220,8 +226,16 @@ impl Broker {
         self.check(&cx.user.name, &cx.vhost, Permission::Write, Resource::Exchange(exchange))
     }
 
-    fn new_queue(&self, cx: &Context, kind: QueueKind, spec: &QueueSpec) -> Queue {
-        let policies = policy::merged(&self.metadata.queue_policies(&cx.vhost, &spec.name, kind));
+    /// The record of a new queue, with the nodes that it is to live on.
+    pub(crate) fn new_queue(
+        &self,
+        vhost: &Arc<str>,
+        user: &Arc<str>,
+        kind: QueueKind,
+        spec: &QueueSpec,
+        owner: Option<SessionOwner>,
+    ) -> Queue {
+        let policies = policy::merged(&self.metadata.queue_policies(vhost, &spec.name, kind));
         let locator = policy::leader_locator(&spec.arguments, &policies).unwrap_or(self.config.leader_locator);
         let home = match locator {
             LeaderLocator::Balanced if !spec.exclusive => self.node_to_lead(),
@@ -233,23 +247,19 @@ impl Broker {
             QueueKind::Quorum => self.place(home, arguments::initial_group_size(&spec.arguments)),
         };
         Queue {
-            vhost: cx.vhost.clone(),
+            vhost: Arc::clone(vhost),
             name: spec.name.as_str().into(),
             kind,
             durable: spec.durable,
             auto_delete: spec.auto_delete,
-            exclusive_owner: spec.exclusive.then(|| SessionOwner {
-                node: self.me,
-                incarnation: self.sessions.incarnation(),
-                connection: cx.connection,
-            }),
+            exclusive_owner: owner,
             arguments: bare(&spec.arguments),
             group: new_group(),
             home,
             leader: (kind == QueueKind::Quorum).then_some(home),
             machine_version: if kind == QueueKind::Quorum { self.version_for(&members) } else { 0 },
             members,
-            user: cx.user.name.clone(),
+            user: Arc::clone(user),
             created_ms: now_ms(),
             ..Queue::default()
         }
@@ -257,7 +267,7 @@ impl Broker {
 
     /// Whether there are so many queues that chance spreads them as well as counting does.
     fn has_many_queues(&self) -> bool {
-        self.metadata.projections().load().queues().nth(MANY_QUEUES - 1).is_some()
+        self.metadata.projections().peek().queue_count() >= MANY_QUEUES
     }
 
     /// The running node in service that leads the fewest queues, this one where it is no worse than the others; any of them
@@ -419,7 +429,7 @@ fn locked(queue: &Queue) -> BrokerError {
     ))
 }
 
-fn check_quorum_flags(spec: &QueueSpec, queue: Named<'_>) -> Result<(), BrokerError> {
+pub(crate) fn check_quorum_flags(spec: &QueueSpec, queue: Named<'_>) -> Result<(), BrokerError> {
     let invalid = |property: &str| {
         Err(BrokerError::PreconditionFailed(format!(
             "invalid property '{property}' for queue '{}' in vhost '{}'",
