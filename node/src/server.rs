@@ -14,13 +14,15 @@ use warren_broker::cluster::formation::Peer;
 use warren_broker::cluster::identity_file::{IdentityError, NodeIdentity};
 use warren_broker::cluster::{dns, next_life};
 use warren_broker::definitions::ImportError;
+use warren_broker::feature_flags::first_start::Forced;
+use warren_broker::feature_flags::{FeatureFlags, FlagSettings, FlagsError};
 use warren_broker::start::StartError;
 use warren_broker::{Broker, Limits, NodeConfig, Retry};
 use warren_metastore::records::{Cluster, QueueKind};
 use warren_proto::amqp091::{FieldTable, FieldValue, Tuning};
 use warren_proto::ids::{MachineVersion, NodeId};
 use warren_raft::log_store::StoreError;
-use warren_raft::transport::{Suspicion, Transport, TransportConfig};
+use warren_raft::transport::{Introduction, Suspicion, Transport, TransportConfig};
 
 use crate::admin::Admin;
 use crate::admin::state::{NodeState, address};
@@ -50,6 +52,9 @@ pub struct Options {
     /// Allows long host names
     #[arg(long, short = 'l')]
     longnames: bool,
+    /// Feature flags that were enabled, where their file is lost: names with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    recreate_feature_flags: Option<Vec<String>>,
 }
 
 /// Runs a node until it is stopped.
@@ -59,6 +64,7 @@ pub fn run(options: Options) -> Exit {
         data_dir: options.data_dir,
         node: options.node,
         long_names: options.longnames,
+        recreate_flags: options.recreate_feature_flags,
     };
     let configuration = match config::load(&overrides, &Environment::new(&environment::process)) {
         Ok(configuration) => configuration,
@@ -139,6 +145,8 @@ impl From<StartError> for Refused {
             StartError::Host(warren_raft::runtime::StartError::Store(StoreError::Corrupt(_))) => Exit::Config,
             StartError::Store(_) => Exit::Io,
             StartError::Removed => Exit::Config,
+            StartError::Flags(FlagsError::Incompatible(_) | FlagsError::Sync(_)) => Exit::Unavailable,
+            StartError::Flags(_) => Exit::Config,
             StartError::NoLeader(_) | StartError::NotAdmitted(_) | StartError::Defaults(_) => Exit::Timeout,
             StartError::Host(_) | StartError::Metadata(_) => Exit::Software,
         };
@@ -208,7 +216,18 @@ impl Server {
         let mut node_config = self.node_config();
         next_life::begin(&node_config.data, &node_config.queues_data)?;
         let identity = NodeIdentity::load_or_create(&node_config.data, &node_config.name)?;
-        let state = Arc::new(NodeState::new(self.configuration.clone(), log_files, App::of_process(), identity));
+        // What the node would have without its data: all that a node whose app is stopped says.
+        let blank_flags = FeatureFlags::open(
+            &node_config.name,
+            &node_config.data,
+            node_config.machine_version.0,
+            &node_config.flags,
+            false,
+            true,
+        );
+        let blank_flags = Arc::new(blank_flags.map_err(StartError::from)?);
+        let app = App::of_process();
+        let state = Arc::new(NodeState::new(self.configuration.clone(), log_files, app, identity, blank_flags));
         tracing::info!(
             node = %self.configuration.node,
             version = env!("CARGO_PKG_VERSION"),
@@ -368,8 +387,10 @@ impl Server {
             unix_socket: Some(config.data.join("admin.sock")),
             secret: config.secret.clone(),
             suspicion: Suspicion::default(),
+            introduction: Some(Arc::clone(&state.blank_flags) as Arc<dyn Introduction>),
         })
         .map_err(StartError::from)?;
+        state.blank_flags.set_transport(&transport);
         state.set_transport(transport.clone());
         transport.on_call(Arc::new(Admin(Arc::clone(state))));
         notify::tell("READY=1\nSTATUS=its app is stopped");
@@ -424,6 +445,14 @@ impl Server {
                 exchanges: count(settings.limits.exchanges),
             },
             machine_version: MachineVersion(settings.queues.machine_version),
+            flags: FlagSettings {
+                // Checked when it was read.
+                forced: settings.flags.forced.as_deref().and_then(|text| Forced::parse(text).ok()).unwrap_or_default(),
+                permits: settings.flags.permits.clone(),
+                definitions: settings.flags.test_definitions.clone(),
+                version: settings.flags.test_product_version.clone(),
+                recreate: self.configuration.recreate_flags.clone(),
+            },
             reconciliation: settings.queues.reconciliation.clone(),
             consumer_timeout_ms: u64::try_from(settings.queues.consumer_timeout.as_millis()).ok(),
             dead_letter_prefetch: u32::try_from(settings.queues.dead_letter_prefetch).unwrap_or(u32::MAX),

@@ -12,6 +12,7 @@ pub mod connections;
 pub mod dead_letter;
 pub mod definitions;
 pub mod error;
+pub mod feature_flags;
 pub mod field_json;
 pub mod identity;
 pub mod limits;

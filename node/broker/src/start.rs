@@ -21,8 +21,8 @@ use warren_raft::log_store::{LogStore, Member, StoreError};
 use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
 use warren_raft::storage::{RocksStore, StoreConfig};
 use warren_raft::transport::{
-    CallError, CallHandler, CallTarget, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig,
-    TransportError,
+    CallError, CallHandler, CallTarget, Caller, IncomingCall, Introduction, Lane, PeerEvent, Replies, Suspicion,
+    Transport, TransportConfig, TransportError,
 };
 
 use crate::abandon::abandon;
@@ -33,6 +33,8 @@ use crate::cluster::removal::{self, ADVICE, STANDING};
 use crate::cluster::{next_life, voters};
 use crate::connections::Connections;
 use crate::dead_letter::DeadLetters;
+use crate::feature_flags::inventory::INVENTORIES;
+use crate::feature_flags::{ASK, FeatureFlags, FlagsError, JOIN_TURN};
 use crate::limits::USED;
 use crate::metadata::visibility::{APPLIED, PATIENCE};
 use crate::metadata::{MetaMachine, Metadata, WriteError};
@@ -63,6 +65,8 @@ const LEADER_WAIT: Duration = Duration::from_secs(10);
 const DOUBT: Duration = Duration::from_secs(2);
 /// How long a node that comes back and wants its member replaced waits until it is known whether it was removed.
 const ADMISSION: Duration = Duration::from_secs(5);
+/// How long a node that stops waits for the end of its own change of feature flags.
+const FLAGS_END: Duration = Duration::from_secs(30);
 /// A disk that does not answer costs the node its leaderships after `disk_stall`, and after so many times that the process
 /// exits.
 const STALLS_TO_EXIT: u32 = 6;
@@ -94,6 +98,9 @@ pub enum StartError {
     /// The cluster goes on without this node.
     #[error("{ADVICE}")]
     Removed,
+    /// Its feature flags do not let it start.
+    #[error(transparent)]
+    Flags(#[from] FlagsError),
     /// What a new cluster starts with could not be written.
     #[error("the first virtual host and user could not be created: {0}")]
     Defaults(#[from] WriteError),
@@ -113,6 +120,7 @@ impl Broker {
         let me = NodeId::of_name(&config.name);
         let mut identity = NodeIdentity::load_or_create(&config.data, &config.name)?;
         check_databases(&mut identity, &config)?;
+        let flags = Arc::new(open_flags(&identity, &config)?);
         let transport = Transport::start(TransportConfig {
             me,
             name: config.name.clone(),
@@ -121,14 +129,19 @@ impl Broker {
             unix_socket: Some(config.data.join("admin.sock")),
             secret: config.secret.clone(),
             suspicion: Suspicion::default(),
+            introduction: Some(Arc::clone(&flags) as Arc<dyn Introduction>),
         })?;
+        flags.set_transport(&transport);
         let calls = Arc::new(Calls {
             hello: parking_lot::Mutex::new(Hello {
                 name: identity.name.clone(),
                 incarnation: identity.incarnation,
                 cluster: identity.cluster.clone(),
                 metadata_version: 0,
+                begins_with: flags.could_begin_with(),
+                enabled: None,
             }),
+            flags: Arc::clone(&flags),
             broker: OnceLock::new(),
             admin: OnceLock::from(admin),
         });
@@ -207,7 +220,7 @@ impl Broker {
         for unopened in queues.unopened().iter().filter(damaged) {
             quarantine.note_damage(unopened.record.group);
         }
-        let cluster = join_or_found(&mut identity, &config, &own, &transport, &meta_host, &metadata).await?;
+        let cluster = join_or_found(&mut identity, &config, &own, &transport, &meta_host, &metadata, &flags).await?;
         if !identity.has_databases {
             identity.has_databases = true;
             identity.store(&config.data)?;
@@ -224,6 +237,7 @@ impl Broker {
             connections: Connections::default(),
             links,
             metadata,
+            flags,
             queues,
             groups,
             cluster,
@@ -241,6 +255,7 @@ impl Broker {
         });
         let _ = calls.broker.set(Arc::downgrade(&broker));
         broker.groups.dead_letters.connect(Arc::downgrade(&broker));
+        broker.flags.connect(&broker);
         tokio::spawn(follow_peers(Arc::downgrade(&broker), transport.events()));
 
         progress("waiting for a metadata leader");
@@ -253,8 +268,13 @@ impl Broker {
         }
         // From now on the metadata says where the others are.
         next_life::forget_contacts(&broker.config.data);
+        broker.flags.end_join();
         progress("starting queues");
         let dead = broker.delete_own_dead_queues().await;
+        progress("comparing feature flags");
+        broker.flags.agree().await?;
+        tokio::spawn(Arc::clone(&broker.flags).look_after(Arc::downgrade(&broker)));
+        progress("starting queues");
         broker.compare_queues(false).await;
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
         tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
@@ -285,6 +305,10 @@ impl Broker {
                     return Ok(());
                 },
                 () = removed => return Err(StartError::Removed),
+            }
+            // No majority can be reached, and this is why.
+            if let Some(why) = self.flags.incompatibility() {
+                return Err(FlagsError::Incompatible(why).into());
             }
             if Instant::now() >= deadline {
                 return Err(StartError::NoLeader(self.config.leader_wait));
@@ -352,6 +376,9 @@ impl Broker {
 
     /// Stops the node in order: clients are told to go, leadership is handed over, databases are closed.
     pub async fn shutdown(&self) {
+        if tokio::time::timeout(FLAGS_END, self.flags.controller().idle()).await.is_err() {
+            tracing::warn!("the node stops in the middle of a change of feature flags: the other nodes settle it");
+        }
         self.sessions.close_all(&CloseReason::Shutdown);
         let deadline = Instant::now() + Duration::from_secs(5);
         while self.sessions.connection_count() > 0 && Instant::now() < deadline {
@@ -406,6 +433,12 @@ fn check_databases(identity: &mut NodeIdentity, config: &NodeConfig) -> Result<(
         );
     }
     Ok(())
+}
+
+fn open_flags(identity: &NodeIdentity, config: &NodeConfig) -> Result<FeatureFlags, FlagsError> {
+    let alone = identity.cluster.as_ref().is_none_or(|cluster| known_peers(config, cluster).len() < 2);
+    let belongs = identity.cluster.is_some();
+    FeatureFlags::open(&config.name, &config.data, config.machine_version.0, &config.flags, belongs, alone)
 }
 
 /// The nodes that may know the cluster, this one included.
@@ -572,6 +605,7 @@ async fn join_or_found(
     transport: &Transport,
     host: &Host<MetaMachine>,
     metadata: &Metadata,
+    flags: &FeatureFlags,
 ) -> Result<Cluster, StartError> {
     let known = identity.cluster.clone();
     let returns = known.is_some();
@@ -586,10 +620,7 @@ async fn join_or_found(
             }
             (cluster, joined)
         }
-        None => match formation::find_cluster(identity, own, &config.peers, config.discovery, transport)
-            .await
-            .map_err(StartError::NotAdmitted)?
-        {
+        None => match formation::find_cluster(identity, own, config, transport, flags).await? {
             Membership::Founder(cluster) => (cluster, false),
             Membership::Joined(cluster) => (cluster, true),
         },
@@ -640,6 +671,7 @@ async fn join_or_found(
 /// Answers calls of other nodes, and hands the command line's to its handler.
 struct Calls {
     hello: parking_lot::Mutex<Hello>,
+    flags: Arc<FeatureFlags>,
     broker: OnceLock<Weak<Broker>>,
     admin: OnceLock<Arc<dyn CallHandler>>,
 }
@@ -651,8 +683,12 @@ impl CallHandler for Calls {
                 HELLO => {
                     let mut hello = self.hello.lock().clone();
                     hello.metadata_version = self.metadata_version();
+                    hello.enabled = hello.cluster.is_some().then(|| self.flags.enabled());
                     answer(&hello, &replies).await;
                 }
+                ASK if is_peer(&call) => self.flags.answer_ask(&call.payload, &replies).await,
+                INVENTORIES => self.flags.answer_inventories(&replies).await,
+                JOIN_TURN if is_peer(&call) => self.flags.answer_join(&call.payload, &replies).await,
                 STANDING => self.standing(&call.payload, &replies).await,
                 JOIN => self.join(&call.payload, &replies).await,
                 ORDER => self.order(&call.payload, &replies).await,
@@ -665,6 +701,11 @@ impl CallHandler for Calls {
             }
         })
     }
+}
+
+/// Only nodes change other nodes' feature flags.
+fn is_peer(call: &IncomingCall) -> bool {
+    matches!(call.caller, Caller::Node { .. })
 }
 
 async fn answer<T: Serialize + Sync>(said: &T, replies: &Replies) {
@@ -841,6 +882,7 @@ impl Broker {
         match event {
             PeerEvent::Up(node, _) => {
                 tracing::info!(%node, "peer is up");
+                self.flags.peer_up();
                 if let Some(host) = meta {
                     host.peer_up(node);
                 }
@@ -851,6 +893,7 @@ impl Broker {
             }
             PeerEvent::Down(node) => {
                 tracing::warn!(%node, "peer is down");
+                self.flags.peer_down(node);
                 if let Some(host) = meta {
                     host.peer_down(node);
                 }

@@ -160,7 +160,15 @@ pub async fn join_cluster(state: &NodeState, request: &Request) -> Outcome {
     if let Ok(broker) = state.broker() {
         identity.cluster = Some(broker.cluster().clone());
     }
-    match join(&identity, alone, &me, &member, timeout, &transport).await? {
+    let flags = state.blank_flags.inventory().as_reset();
+    let joined = join(&identity, alone, &flags, &me, &member, timeout, &transport).await;
+    let joined =
+        joined.map_err(|error| match (&error, state.broker().ok().and_then(|b| b.feature_flags().incompatibility())) {
+            // It answers, and does not go together with this node.
+            (JoinError::Unreachable { .. }, Some(why)) => JoinError::Incompatible(why),
+            _ => error,
+        });
+    match joined? {
         Joined::Already => {
             Ok(Answer::Value(json!({"text": "already_member: the node is already a member of this cluster"})))
         }

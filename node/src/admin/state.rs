@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use warren_broker::Broker;
 use warren_broker::cluster::formation::Peer;
 use warren_broker::cluster::identity_file::NodeIdentity;
+use warren_broker::feature_flags::FeatureFlags;
 use warren_raft::transport::Transport;
 
 use super::protocol::{Code, Refusal};
@@ -30,6 +31,8 @@ pub struct NodeState {
     pub app: App,
     /// Who it was when its process began.
     pub identity: NodeIdentity,
+    /// The feature flags that it would have without its data.
+    pub blank_flags: Arc<FeatureFlags>,
     phase: Mutex<String>,
     broker: OnceLock<Arc<Broker>>,
     /// The way to other nodes while there is no broker.
@@ -43,13 +46,20 @@ pub struct NodeState {
 
 impl NodeState {
     /// A node that starts now.
-    pub fn new(configuration: Configuration, log_files: Vec<String>, app: App, identity: NodeIdentity) -> Self {
+    pub fn new(
+        configuration: Configuration,
+        log_files: Vec<String>,
+        app: App,
+        identity: NodeIdentity,
+        blank_flags: Arc<FeatureFlags>,
+    ) -> Self {
         NodeState {
             configuration,
             started: Instant::now(),
             log_files,
             app,
             identity,
+            blank_flags,
             phase: Mutex::new("starting".to_owned()),
             broker: OnceLock::new(),
             transport: OnceLock::new(),

@@ -108,6 +108,9 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("cipher", None, true),
     ("hash", None, true),
     ("iterations", None, true),
+    ("opt-in", None, false),
+    ("experimental", None, false),
+    ("used", None, false),
 ];
 
 /// What is wrong with the arguments.

@@ -327,7 +327,10 @@ impl Call {
                 | "clear_parameter"
                 | "set_global_parameter",
             ) => Exit::Unavailable,
-            (Code::Invalid, "add_vhost" | "update_vhost_metadata" | "set_log_level") => Exit::Usage,
+            (Code::Invalid, "add_vhost" | "update_vhost_metadata" | "set_log_level" | "enable_feature_flag") => {
+                Exit::Usage
+            }
+            (Code::NotFound, "enable_feature_flag") => Exit::Usage,
             (code, _) => code.exit(),
         }
     }

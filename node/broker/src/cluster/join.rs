@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use warren_metastore::machine::Machine;
-use warren_raft::transport::{CallError, Transport};
+use warren_raft::transport::{CallError, CallTarget, Transport};
 
 use super::formation::{self, Hello, Peer};
 use super::identity_file::{Cluster, NodeIdentity, random_u64};
 use super::next_life::NextLife;
 use super::removal::{self, Question};
+use crate::feature_flags::{Inventory, check_compatible as check_flags, fetch_inventories};
 
+/// How long all nodes of the cluster may take to say which feature flags they have.
+const INVENTORIES: Duration = Duration::from_secs(10);
 /// Pause before the cluster is asked again to take the node in.
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -39,7 +42,7 @@ pub enum JoinError {
     #[error("already_clustered: this node belongs to a cluster with others; it leaves that with stop_app and reset")]
     Clustered,
     /// The two cannot work together.
-    #[error("incompatible: {0}")]
+    #[error("{0}")]
     Incompatible(String),
     /// The cluster there cannot take anybody in.
     #[error("the metadata store of {name}'s cluster timed out; it may have lost its majority: {reason}")]
@@ -60,10 +63,12 @@ pub enum Joined {
     Now(NextLife),
 }
 
-/// Has the cluster of `member` take this node in. `alone`: the node has no cluster, or is its only node.
+/// Has the cluster of `member` take this node in. `alone`: the node has no cluster, or is its only node. `flags`: the
+/// feature flags that the node would have once its data is deleted.
 pub async fn join(
     identity: &NodeIdentity,
     alone: bool,
+    flags: &Inventory,
     me: &Peer,
     member: &Peer,
     timeout: Duration,
@@ -94,6 +99,9 @@ pub async fn join(
         return Err(JoinError::Clustered);
     }
     check_compatible(&hello)?;
+    let theirs = fetch_inventories(transport, CallTarget::Address(member.address.clone()), INVENTORIES).await;
+    let theirs = theirs.map_err(|error| JoinError::Incompatible(format!("{} does not tell: {error}", member.name)))?;
+    check_flags(flags, &theirs).map_err(|why| JoinError::Incompatible(why.to_string()))?;
     let incarnation = random_u64();
     let new = NodeIdentity { name: me.name.clone(), incarnation, cluster: None, has_databases: false };
     let mut why = format!("no answer within {timeout:?}");
@@ -113,7 +121,7 @@ pub async fn join(
     Ok(Joined::Now(NextLife::member(&me.name, incarnation, Cluster { uid, ..cluster }, contacts)))
 }
 
-/// Whether this binary can be part of a cluster. Here is the place for everything that two nodes have to have in common.
+/// Whether this binary can read a cluster's metadata.
 fn check_compatible(hello: &Hello) -> Result<(), JoinError> {
     let supported = *Machine::VERSIONS.end();
     if hello.metadata_version > supported.0 {
@@ -132,8 +140,14 @@ mod tests {
     #[test]
     fn a_cluster_with_newer_metadata_is_not_joined() {
         let supported = Machine::VERSIONS.end().0;
-        let hello =
-            |metadata_version| Hello { name: "a@h".to_owned(), incarnation: 1, cluster: None, metadata_version };
+        let hello = |metadata_version| Hello {
+            name: "a@h".to_owned(),
+            incarnation: 1,
+            cluster: None,
+            metadata_version,
+            begins_with: Default::default(),
+            enabled: None,
+        };
         check_compatible(&hello(supported)).unwrap();
         assert!(matches!(check_compatible(&hello(supported + 1)), Err(JoinError::Incompatible(_))));
     }

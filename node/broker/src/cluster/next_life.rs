@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::formation::Peer;
 use super::identity_file::{Cluster, IdentityError, NodeIdentity, random_u64};
+use crate::feature_flags::file::FlagFile;
 use crate::start::database_paths;
 
 const NEXT_LIFE: &str = "next-life.json";
@@ -75,6 +76,11 @@ pub fn begin(data: &Path, queues_data: &Path) -> Result<(), IdentityError> {
             Err(error) => return Err(failed(&old, error)),
         }
     }
+    // It has those of its new cluster, or begins as any blank node does.
+    FlagFile::in_directory(data).remove().map_err(|error| IdentityError::Io {
+        path: data.display().to_string(),
+        error: io::Error::other(error.to_string()),
+    })?;
     store_contacts(data, &next.contacts)?;
     identity.store(data)?;
     fs::remove_file(&path).and_then(|()| File::open(data)?.sync_all()).map_err(|error| failed(&path, error))?;
