@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 use warren_broker::Broker;
 use warren_broker::definitions::export::IMPORTED_HASH;
@@ -50,7 +49,7 @@ impl Definitions {
     /// Imports them, one document after the other.
     pub async fn import(self, broker: &Arc<Broker>, skip_if_unchanged: bool) -> Result<(), ImportError> {
         let last = GlobalParameter::get(&broker.metadata().tree(), IMPORTED_HASH).ok().flatten();
-        let unchanged = last.is_some_and(|last| last.value == Value::from(self.hash.as_str()));
+        let unchanged = last.is_some_and(|last| last.value == self.hash.as_str());
         if skip_if_unchanged && unchanged {
             tracing::info!("the definitions are those of the last import, and are left alone");
             return Ok(());

@@ -254,6 +254,17 @@ mod tests {
     }
 
     #[test]
+    fn what_openssl_encrypted_in_this_scheme_is_read() {
+        for (encrypted, text) in [
+            ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh/SCiFjbJ3HsO0drqTwMvBl", "\"guest\""),
+            ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8S6fwLoCZ7/8v8O6VPtjTr", "guest"),
+            ("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh/Vg1TPn6T11BV/5esbzwZO", "<<\"guest\">>"),
+        ] {
+            assert_eq!(Scheme::default().decrypt(encrypted, "mypassphrase").unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
     fn terms_are_written_as_they_are_typed() {
         for text in ["<<\"guest\">>", "\"guest\"", "guest"] {
             assert_eq!(Term::parse(text).to_string(), text);

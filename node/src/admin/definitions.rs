@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
 use warren_broker::Broker;
 use warren_broker::definitions::export::{ExportError, IMPORTED_HASH, export};
@@ -44,7 +44,7 @@ pub async fn import(state: &NodeState, broker: &Arc<Broker>, request: &Request, 
     let document = document.map_err(|fault| Refusal::new(Code::Invalid, fault.to_string()))?;
     if let Some(hash) = &hash {
         let last = GlobalParameter::get(&broker.metadata().tree(), IMPORTED_HASH).ok().flatten();
-        if last.is_some_and(|last| last.value == Value::from(hash.as_str())) {
+        if last.is_some_and(|last| last.value == hash.as_str()) {
             return Ok(Answer::Value(json!({"unchanged": true, "objects": 0, "notices": []})));
         }
     }

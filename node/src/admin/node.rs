@@ -391,12 +391,18 @@ fn limits(settings: &Settings) -> Row {
         ("vhost_max", limit(limits.vhosts)),
         ("cluster_queue_limit", limit(limits.queues)),
         ("cluster_exchange_limit", limit(limits.exchanges)),
+        ("load_definitions", json!(paths(&settings.definitions.paths))),
+        ("definitions.skip_if_unchanged", json!(settings.definitions.skip_if_unchanged)),
         ("server_properties", json!(properties)),
         ("cluster_formation.dns.hostname", json!(settings.cluster.dns)),
         ("metadata_store.visibility_wait", json!(millis(settings.metadata.visibility_wait))),
         ("metadata_store.voter_replacement_after", json!(millis(settings.metadata.voter_replacement))),
         ("raft.disk_stall_timeout", json!(millis(settings.disk_stall))),
     ])
+}
+
+fn paths(paths: &[std::path::PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.display().to_string()).collect()
 }
 
 fn limit(most: Option<u64>) -> Value {

@@ -268,14 +268,17 @@ pub const VERBS: &[Verb] = &[
         .of(DIAGNOSTICS),
     verb("help", &["verb?"], "", Kind::Own(Own::Help)),
     verb("autocomplete", &["prefix?"], "", Kind::Own(Own::Autocomplete)),
-    verb("report", &[], "Reporting server status of node {node} ...", Kind::Own(Own::Report)).within(60),
+    verb("report", &[], "Reporting server status of node {node} ...", Kind::Own(Own::Report))
+        .within(60)
+        .of(DIAGNOSTICS),
     verb(
         "set_log_level",
         &["level"],
         "Setting log level to \"{level}\" on node {node} ...",
         Kind::Done(""),
     )
-    .within(60),
+    .within(60)
+    .of(DIAGNOSTICS),
     verb(
         "check_protocol_listener",
         &["protocol"],
