@@ -178,15 +178,17 @@ fn what_a_connection_leaves_behind_in_a_minority_goes_when_the_majority_is_back(
     let runtime = runtime();
     runtime.block_on(async {
         let (connection, channel) = amqp::confirm_channel(&cluster[0]).await.unwrap();
-        exclusive_queue(&channel, "mine").await;
+        let on_exclusive = exclusive_queue(&channel, "mine").await;
         let transient = QueueDeclareOptions { auto_delete: true, ..QueueDeclareOptions::default() };
         channel.queue_declare("transient".into(), transient, FieldTable::default()).await.unwrap();
         let consume = BasicConsumeOptions::default();
-        channel.basic_consume("transient".into(), "".into(), consume, FieldTable::default()).await.unwrap();
+        let on_transient =
+            channel.basic_consume("transient".into(), "".into(), consume, FieldTable::default()).await.unwrap();
         cluster[1].stop(Stop::Kill);
         cluster[2].stop(Stop::Kill);
         wait_running(&cluster[0], 1);
         connection.close(200, "done".into()).await.unwrap();
+        drop((on_exclusive, on_transient));
     });
     // A change that is asked for after them has failed: so have they.
     assert_eq!(cluster[0].ctl(&["add_vhost", "late"]).status.code(), Some(75));

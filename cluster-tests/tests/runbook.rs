@@ -56,11 +56,13 @@ fn the_runbook_is_followed_command_by_command() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     symlink(warren_binary(), folder.path().join("warren")).expect("a link can be made");
     let claim = Claim::new();
-    // The document's ports, longest first, and those that are free here.
+    // The document's ports, and those that are free here, by way of words that are no port.
     let mut ports: Vec<(String, String)> = Vec::new();
     for (node, (amqp, peer)) in [(5672, 25672), (5673, 25682), (5674, 25692), (5675, 25702)].into_iter().enumerate() {
-        ports.push((peer.to_string(), claim.peer(node).to_string()));
-        ports.push((format!(":{amqp}"), format!(":{}", claim.amqp(node))));
+        ports.insert(0, (peer.to_string(), format!("PEER_{node}_")));
+        ports.insert(0, (format!(":{amqp}"), format!(":AMQP_{node}_")));
+        ports.push((format!("PEER_{node}_"), claim.peer(node).to_string()));
+        ports.push((format!("AMQP_{node}_"), claim.amqp(node).to_string()));
     }
     let path = std::env::var("PATH").unwrap_or_default();
     let _started = Started(folder.path());

@@ -35,6 +35,11 @@ fn five_of_seven_nodes_vote_and_the_others_take_the_places_of_lost_ones() {
         let parts = parts(&cluster[0])?;
         (names_of(&parts, "voter").len() == 5 && names_of(&parts, "non_voter").len() == 1).then_some(())
     });
+    // Two changes: the follower gets a vote, and then the lost one loses its own, which it cannot say itself.
+    wait_for("the lost one to lose its vote", SOON, || {
+        let changes = |node: &Node| node.log().matches("the voters of the metadata store were changed").count();
+        (cluster.iter().map(changes).sum::<usize>() >= 2).then_some(())
+    });
     cluster.restart(lost);
     wait_for("the one that came back to follow", SOON, || {
         let parts = parts(&cluster[0])?;

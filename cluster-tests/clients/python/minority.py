@@ -69,6 +69,7 @@ def body(run):
     another.basic_consume(local, lambda _c, _m, _p, text: got.append(text), auto_ack=True)
     scenario.collect(another.connection, got, 1, 10)
     run.equal("a new connection publishes and consumes", got, [b"by another"])
+    another.connection.close()
 
     timeout = run.options.metadata_timeout
     for what, call in pending.items():

@@ -166,7 +166,7 @@ async fn again(call: &Call) -> Exit {
                 return Exit::Ok;
             }
         }
-        if pid.is_some_and(|pid| test_kill_process(pid).is_err()) {
+        if pid.is_some_and(has_ended) {
             complain!("Error:\nnode {} has ended instead of coming back: see its log", call.target.node);
             return Exit::Unavailable;
         }
@@ -285,9 +285,17 @@ fn signal(pid: Pid) -> bool {
     kill_process(pid, Signal::TERM).is_ok()
 }
 
+/// Whether a process has ended, be it that nobody has asked for its exit status yet, as where a container has no init.
+fn has_ended(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // The name before it may hold anything.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    test_kill_process(pid).is_err() || state == Some('Z')
+}
+
 async fn wait_for_end(pid: Pid, timeout: Duration) -> Exit {
     let deadline = Instant::now() + timeout;
-    while test_kill_process(pid).is_ok() {
+    while !has_ended(pid) {
         if Instant::now() >= deadline {
             complain!("Error:\nprocess {} did not stop in time", pid.as_raw_nonzero());
             return Exit::Timeout;
