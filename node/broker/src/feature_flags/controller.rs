@@ -375,7 +375,13 @@ impl Controller {
                     Err(_) if need == Need::Running => {}
                     Err(why) => {
                         self.release(&lease, &granted).await;
-                        return Err(EnableError::NoAnswer { node, why });
+                        return Err(match why {
+                            // It was found out sooner than by its silence.
+                            AskError::Unreachable(_) => {
+                                EnableError::MissingNodes { nodes: vec![node], behind: Behind::default() }
+                            }
+                            why => EnableError::NoAnswer { node, why },
+                        });
                     }
                 }
             }
