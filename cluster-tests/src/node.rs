@@ -32,6 +32,7 @@ pub struct Node {
     binary: PathBuf,
     process: Option<Child>,
     disk: Option<FaultyDisk>,
+    variables: Vec<(String, String)>,
 }
 
 impl Node {
@@ -54,6 +55,7 @@ impl Node {
             binary: binary.to_owned(),
             process: None,
             disk: None,
+            variables: Vec::new(),
         })
     }
 
@@ -70,6 +72,17 @@ impl Node {
     /// Puts the data folder on a disk that the test can break.
     pub(crate) fn put_on_faulty_disk(&mut self, library: &Path) {
         self.disk = Some(FaultyDisk::new(library, self.data_dir(), self.folder.join("disk-fault")));
+    }
+
+    /// Sets a variable of the server's environment: it counts from the next start on.
+    pub fn set_variable(&mut self, name: &str, value: &str) {
+        self.variables.retain(|(known, _)| known != name);
+        self.variables.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// What stands in a file of the node's own directory; nothing where there is none.
+    pub fn own_file(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.database(name)).ok()
     }
 
     fn disk(&self) -> &FaultyDisk {
@@ -152,6 +165,9 @@ impl Node {
             .arg(self.data_dir())
             .arg("--node")
             .arg(&self.name);
+        for (name, value) in &self.variables {
+            command.env(name, value);
+        }
         if let Some(disk) = &self.disk {
             disk.use_for(&mut command);
         }
@@ -190,6 +206,21 @@ impl Node {
             assert!(Instant::now() < deadline, "{} is not ready after {limit:?}", self.name);
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Waits until a node that was started ends by itself, and gives back its exit code and what it has printed in this life.
+    pub fn refused_start(&mut self, limit: Duration) -> (Option<i32>, String) {
+        let before = self.log().len();
+        self.start();
+        let deadline = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = self.exited() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "{} still runs after {limit:?}", self.name);
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        (status.code(), self.log()[before..].to_owned())
     }
 
     /// The exit status, if the process has ended by itself; the node then counts as stopped.
@@ -253,6 +284,19 @@ impl Node {
             .arg(&self.name)
             .args(arguments)
             .output()
+            .unwrap_or_else(|error| panic!("{} cannot be run: {error}", self.binary.display()))
+    }
+
+    /// Starts `warren ctl` against this node and does not wait for its end.
+    pub fn start_ctl(&self, arguments: &[&str]) -> Child {
+        self.command()
+            .arg("ctl")
+            .arg("-n")
+            .arg(&self.name)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
             .unwrap_or_else(|error| panic!("{} cannot be run: {error}", self.binary.display()))
     }
 

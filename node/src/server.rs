@@ -12,6 +12,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use warren_amqp091::{AnonymousLogin, Listener, TcpOptions};
 use warren_broker::cluster::formation::Peer;
 use warren_broker::cluster::identity_file::IdentityError;
+use warren_broker::feature_flags::first_start::Forced;
+use warren_broker::feature_flags::{FlagSettings, FlagsError};
 use warren_broker::start::StartError;
 use warren_broker::{Broker, Limits, NodeConfig, Retry};
 use warren_metastore::records::{Cluster, QueueKind};
@@ -45,6 +47,9 @@ pub struct Options {
     /// Allows long host names
     #[arg(long, short = 'l')]
     longnames: bool,
+    /// Feature flags that were enabled, where their file is lost: names with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    recreate_feature_flags: Option<Vec<String>>,
 }
 
 /// Runs a node until it is stopped.
@@ -54,6 +59,7 @@ pub fn run(options: Options) -> Exit {
         data_dir: options.data_dir,
         node: options.node,
         long_names: options.longnames,
+        recreate_flags: options.recreate_feature_flags,
     };
     let configuration = match config::load(&overrides, &Environment::new(&environment::process)) {
         Ok(configuration) => configuration,
@@ -114,6 +120,8 @@ impl From<StartError> for Refused {
             StartError::Host(warren_raft::runtime::StartError::Store(StoreError::Corrupt(_))) => Exit::Config,
             StartError::Store(_) => Exit::Io,
             StartError::Removed => Exit::Config,
+            StartError::Flags(FlagsError::Incompatible(_) | FlagsError::Sync(_)) => Exit::Unavailable,
+            StartError::Flags(_) => Exit::Config,
             StartError::NoLeader(_) | StartError::NotAdmitted(_) | StartError::Defaults(_) => Exit::Timeout,
             StartError::Host(_) | StartError::Metadata(_) => Exit::Software,
         };
@@ -296,6 +304,14 @@ impl Server {
                 exchanges: count(settings.limits.exchanges),
             },
             machine_version: MachineVersion(settings.queues.machine_version),
+            flags: FlagSettings {
+                // Checked when it was read.
+                forced: settings.flags.forced.as_deref().and_then(|text| Forced::parse(text).ok()).unwrap_or_default(),
+                permits: settings.flags.permits.clone(),
+                definitions: settings.flags.test_definitions.clone(),
+                version: settings.flags.test_product_version.clone(),
+                recreate: self.configuration.recreate_flags.clone(),
+            },
             reconciliation: settings.queues.reconciliation.clone(),
             consumer_timeout_ms: u64::try_from(settings.queues.consumer_timeout.as_millis()).ok(),
             dead_letter_prefetch: u32::try_from(settings.queues.dead_letter_prefetch).unwrap_or(u32::MAX),

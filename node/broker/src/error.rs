@@ -27,6 +27,9 @@ pub enum BrokerError {
     /// No majority answered in time; whether it happened is unknown; 541.
     #[error("{0}")]
     Timeout(String),
+    /// A deprecated feature that is denied here; 541.
+    #[error("{0}")]
+    Deprecated(String),
     /// A fault inside the broker; 541.
     #[error("{0}")]
     Internal(String),
@@ -42,7 +45,7 @@ impl BrokerError {
             BrokerError::PreconditionFailed(_) => (406, false),
             BrokerError::NotImplemented(_) => (540, true),
             BrokerError::NotAllowed(_) => (530, true),
-            BrokerError::Timeout(_) | BrokerError::Internal(_) => (541, true),
+            BrokerError::Timeout(_) | BrokerError::Deprecated(_) | BrokerError::Internal(_) => (541, true),
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod connections;
 pub mod dead_letter;
 pub mod error;
+pub mod feature_flags;
 pub mod identity;
 pub mod metadata;
 pub mod node;

@@ -20,6 +20,7 @@ use crate::cluster::formation::Peer;
 use crate::cluster::identity_file::Cluster;
 use crate::connections::Connections;
 use crate::error::BrokerError;
+use crate::feature_flags::{FeatureFlags, FlagSettings};
 use crate::metadata::Metadata;
 use crate::operations::reconcile::Reconciliation;
 use crate::queue::classic_host::ClassicHost;
@@ -100,6 +101,8 @@ pub struct NodeConfig {
     pub limits: Limits,
     /// The newest machine version of quorum queues that this node supports.
     pub machine_version: MachineVersion,
+    /// Feature flags and deprecated features.
+    pub flags: FlagSettings,
     /// Whether and how quorum queues get the members that they lack.
     pub reconciliation: Reconciliation,
     /// How long a quorum queue's consumer may hold a message, in ms, where neither it nor the queue says so.
@@ -139,6 +142,7 @@ pub struct Broker {
     pub(crate) connections: Connections,
     pub(crate) links: Arc<Links>,
     pub(crate) metadata: Metadata,
+    pub(crate) flags: Arc<FeatureFlags>,
     pub(crate) queues: Host<QuorumMachine>,
     pub(crate) groups: Arc<GroupContext>,
     pub(crate) cluster: Cluster,
@@ -204,6 +208,11 @@ impl Broker {
                 .metadata
                 .quorum_config(target.group)
                 .is_some_and(|config| config.overflow == Overflow::RejectPublish)
+    }
+
+    /// Feature flags and deprecated features.
+    pub fn feature_flags(&self) -> &Arc<FeatureFlags> {
+        &self.flags
     }
 
     /// The metadata tree.

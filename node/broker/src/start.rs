@@ -21,8 +21,8 @@ use warren_raft::log_store::{LogStore, Member, MemberRole, StoreError};
 use warren_raft::runtime::{self, Host, HostConfig, HostHooks, PeerSink};
 use warren_raft::storage::{RocksStore, StoreConfig};
 use warren_raft::transport::{
-    CallError, CallHandler, CallTarget, IncomingCall, Lane, PeerEvent, Replies, Suspicion, Transport, TransportConfig,
-    TransportError,
+    CallError, CallHandler, CallTarget, Caller, IncomingCall, Introduction, Lane, PeerEvent, Replies, Suspicion,
+    Transport, TransportConfig, TransportError,
 };
 
 use crate::abandon::abandon;
@@ -32,6 +32,8 @@ use crate::cluster::identity_file::{Cluster, IdentityError, NodeIdentity, random
 use crate::cluster::removal::{self, ADVICE, STANDING};
 use crate::connections::Connections;
 use crate::dead_letter::DeadLetters;
+use crate::feature_flags::inventory::INVENTORIES;
+use crate::feature_flags::{ASK, FeatureFlags, FlagsError, JOIN_TURN};
 use crate::metadata::{MetaMachine, Metadata, WriteError};
 use crate::node::{Broker, NodeConfig};
 use crate::operations::forget::{self, Unreachable};
@@ -60,6 +62,8 @@ const LEADER_WAIT: Duration = Duration::from_secs(10);
 const DOUBT: Duration = Duration::from_secs(2);
 /// How long a node that comes back and wants its member replaced waits until it is known whether it was removed.
 const ADMISSION: Duration = Duration::from_secs(5);
+/// How long a node that stops waits for the end of its own change of feature flags.
+const FLAGS_END: Duration = Duration::from_secs(30);
 /// A disk that does not answer costs the node its leaderships after `disk_stall`, and after so many times that the process
 /// exits.
 const STALLS_TO_EXIT: u32 = 6;
@@ -91,6 +95,9 @@ pub enum StartError {
     /// The cluster goes on without this node.
     #[error("{ADVICE}")]
     Removed,
+    /// Its feature flags do not let it start.
+    #[error(transparent)]
+    Flags(#[from] FlagsError),
     /// What a new cluster starts with could not be written.
     #[error("the first virtual host and user could not be created: {0}")]
     Defaults(#[from] WriteError),
@@ -110,6 +117,7 @@ impl Broker {
         let me = NodeId::of_name(&config.name);
         let mut identity = NodeIdentity::load_or_create(&config.data, &config.name)?;
         check_databases(&mut identity, &config)?;
+        let flags = Arc::new(open_flags(&identity, &config)?);
         let transport = Transport::start(TransportConfig {
             me,
             name: config.name.clone(),
@@ -118,13 +126,18 @@ impl Broker {
             unix_socket: Some(config.data.join("admin.sock")),
             secret: config.secret.clone(),
             suspicion: Suspicion::default(),
+            introduction: Some(Arc::clone(&flags) as Arc<dyn Introduction>),
         })?;
+        flags.set_transport(&transport);
         let calls = Arc::new(Calls {
             hello: parking_lot::Mutex::new(Hello {
                 name: identity.name.clone(),
                 incarnation: identity.incarnation,
                 cluster: identity.cluster.clone(),
+                begins_with: flags.could_begin_with(),
+                enabled: None,
             }),
+            flags: Arc::clone(&flags),
             broker: OnceLock::new(),
             admin: OnceLock::from(admin),
         });
@@ -203,7 +216,7 @@ impl Broker {
         for unopened in queues.unopened().iter().filter(damaged) {
             quarantine.note_damage(unopened.record.group);
         }
-        let cluster = join_or_found(&mut identity, &config, &own, &transport, &meta_host, &metadata).await?;
+        let cluster = join_or_found(&mut identity, &config, &own, &transport, &meta_host, &metadata, &flags).await?;
         if !identity.has_databases {
             identity.has_databases = true;
             identity.store(&config.data)?;
@@ -220,6 +233,7 @@ impl Broker {
             connections: Connections::default(),
             links,
             metadata,
+            flags,
             queues,
             groups,
             cluster,
@@ -236,14 +250,20 @@ impl Broker {
         });
         let _ = calls.broker.set(Arc::downgrade(&broker));
         broker.groups.dead_letters.connect(Arc::downgrade(&broker));
+        broker.flags.connect(&broker);
         tokio::spawn(follow_peers(Arc::downgrade(&broker), transport.events()));
 
         progress("waiting for a metadata leader");
         broker.wait_for_metadata().await?;
         broker.metadata.set_current();
         broker.enrol().await?;
+        broker.flags.end_join();
         progress("starting queues");
         broker.delete_own_dead_queues().await;
+        progress("comparing feature flags");
+        broker.flags.agree().await?;
+        tokio::spawn(Arc::clone(&broker.flags).look_after(Arc::downgrade(&broker)));
+        progress("starting queues");
         broker.compare_queues(false).await;
         tokio::spawn(supervisor::run(Arc::downgrade(&broker), changes));
         tokio::spawn(reconcile::run(Arc::downgrade(&broker)));
@@ -271,6 +291,10 @@ impl Broker {
                     return Ok(());
                 },
                 () = removed => return Err(StartError::Removed),
+            }
+            // No majority can be reached, and this is why.
+            if let Some(why) = self.flags.incompatibility() {
+                return Err(FlagsError::Incompatible(why).into());
             }
             if Instant::now() >= deadline {
                 return Err(StartError::NoLeader(self.config.leader_wait));
@@ -348,6 +372,9 @@ impl Broker {
 
     /// Stops the node in order: clients are told to go, leadership is handed over, databases are closed.
     pub async fn shutdown(&self) {
+        if tokio::time::timeout(FLAGS_END, self.flags.controller().idle()).await.is_err() {
+            tracing::warn!("the node stops in the middle of a change of feature flags: the other nodes settle it");
+        }
         self.sessions.close_all(&CloseReason::Shutdown);
         let deadline = Instant::now() + Duration::from_secs(5);
         while self.sessions.connection_count() > 0 && Instant::now() < deadline {
@@ -402,6 +429,12 @@ fn check_databases(identity: &mut NodeIdentity, config: &NodeConfig) -> Result<(
         );
     }
     Ok(())
+}
+
+fn open_flags(identity: &NodeIdentity, config: &NodeConfig) -> Result<FeatureFlags, FlagsError> {
+    let alone = identity.cluster.as_ref().is_none_or(|cluster| known_peers(config, cluster).len() < 2);
+    let belongs = identity.cluster.is_some();
+    FeatureFlags::open(&config.name, &config.data, config.machine_version.0, &config.flags, belongs, alone)
 }
 
 /// The nodes that may know the cluster, this one included.
@@ -568,6 +601,7 @@ async fn join_or_found(
     transport: &Transport,
     host: &Host<MetaMachine>,
     metadata: &Metadata,
+    flags: &FeatureFlags,
 ) -> Result<Cluster, StartError> {
     let known = identity.cluster.clone();
     let returns = known.is_some();
@@ -582,10 +616,7 @@ async fn join_or_found(
             }
             (cluster, joined)
         }
-        None => match formation::find_cluster(identity, own, &config.peers, config.discovery, transport)
-            .await
-            .map_err(StartError::NotAdmitted)?
-        {
+        None => match formation::find_cluster(identity, own, config, transport, flags).await? {
             Membership::Founder(cluster) => (cluster, false),
             Membership::Joined(cluster) => (cluster, true),
         },
@@ -631,6 +662,7 @@ async fn join_or_found(
 /// Answers calls of other nodes, and hands the command line's to its handler.
 struct Calls {
     hello: parking_lot::Mutex<Hello>,
+    flags: Arc<FeatureFlags>,
     broker: OnceLock<Weak<Broker>>,
     admin: OnceLock<Arc<dyn CallHandler>>,
 }
@@ -640,9 +672,13 @@ impl CallHandler for Calls {
         Box::pin(async move {
             match call.method.as_str() {
                 HELLO => {
-                    let hello = self.hello.lock().clone();
+                    let mut hello = self.hello.lock().clone();
+                    hello.enabled = hello.cluster.is_some().then(|| self.flags.enabled());
                     answer(&hello, &replies).await;
                 }
+                ASK if is_peer(&call) => self.flags.answer_ask(&call.payload, &replies).await,
+                INVENTORIES => self.flags.answer_inventories(&replies).await,
+                JOIN_TURN if is_peer(&call) => self.flags.answer_join(&call.payload, &replies).await,
                 STANDING => self.standing(&call.payload, &replies).await,
                 JOIN => self.join(&call.payload, &replies).await,
                 ORDER => self.order(&call.payload, &replies).await,
@@ -653,6 +689,11 @@ impl CallHandler for Calls {
             }
         })
     }
+}
+
+/// Only nodes change other nodes' feature flags.
+fn is_peer(call: &IncomingCall) -> bool {
+    matches!(call.caller, Caller::Node { .. })
 }
 
 async fn answer<T: Serialize + Sync>(said: &T, replies: &Replies) {
@@ -800,6 +841,7 @@ impl Broker {
         match event {
             PeerEvent::Up(node, _) => {
                 tracing::info!(%node, "peer is up");
+                self.flags.peer_up();
                 if let Some(host) = meta {
                     host.peer_up(node);
                 }
@@ -810,6 +852,7 @@ impl Broker {
             }
             PeerEvent::Down(node) => {
                 tracing::warn!(%node, "peer is down");
+                self.flags.peer_down(node);
                 if let Some(host) = meta {
                     host.peer_down(node);
                 }

@@ -4,6 +4,7 @@
 //! with a verb of its own (`local_...`), so that each node speaks only for itself.
 
 mod clients;
+mod feature_flags;
 mod field_json;
 mod forget;
 mod groups;
@@ -129,13 +130,18 @@ async fn answer(state: &Arc<NodeState>, verb: &str, request: &Request, progress:
         "check_port_listener" => return node::check_port_listener(state, request),
         "server_version" => return node::server_version(),
         "environment" => return node::environment(state),
-        "status" => return node::status(state),
+        "status" => return node::status(state).await,
         peers::LOCAL_FACTS => return node::local_facts(state),
         _ => {}
     }
     let broker = state.broker()?;
     match verb {
         "cluster_status" => node::cluster_status(state, broker).await,
+        "list_feature_flags" => feature_flags::list(broker).await,
+        "enable_feature_flag" => feature_flags::enable(broker, request).await,
+        "feature_flag_status" => feature_flags::status(broker, request),
+        "list_deprecated_features" => feature_flags::list_deprecated(broker, request).await,
+        "check_if_any_deprecated_features_are_used" => feature_flags::check_used(broker),
         "set_cluster_name" => node::set_cluster_name(broker, request).await,
         "metadata_store_status" => node::metadata_store_status(broker).await,
         "list_users" => users::list(broker),
@@ -297,6 +303,7 @@ impl From<BrokerError> for Refusal {
             BrokerError::ResourceLocked(_)
             | BrokerError::PreconditionFailed(_)
             | BrokerError::NotImplemented(_)
+            | BrokerError::Deprecated(_)
             | BrokerError::NotAllowed(_) => Code::Invalid,
         };
         Refusal::new(code, error.to_string())

@@ -11,7 +11,7 @@ use warren_proto::ids::GroupId;
 use super::protocol::{Code, Refusal, Request, Row};
 use super::queues::group_status;
 use super::state::{Listening, NodeState};
-use super::{Answer, Outcome, done, peers, row, unreadable};
+use super::{Answer, Outcome, done, feature_flags, peers, row, unreadable};
 use crate::config::settings::{LeaderLocator, LogFormat, LogOutput, QueueType, Settings};
 
 fn text(text: impl Into<String>) -> Outcome {
@@ -89,7 +89,7 @@ pub fn server_version() -> Outcome {
 }
 
 /// `status`.
-pub fn status(state: &NodeState) -> Outcome {
+pub async fn status(state: &NodeState) -> Outcome {
     let configuration = &state.configuration;
     let node = configuration.node.as_str();
     let data = crate::data_dir::node_dir(&configuration.data_dir, &configuration.node);
@@ -129,6 +129,11 @@ pub fn status(state: &NodeState) -> Outcome {
         "log_files": state.log_files,
         "active_plugins": [],
         "enabled_plugin_file": Value::Null,
+        "feature_flags": match broker {
+            Some(broker) => feature_flags::rows(broker).await,
+            None => Vec::new(),
+        },
+        "feature_flags_written_to_disk": broker.map(|broker| broker.feature_flags().member().is_written()),
         "totals": {
             "connection_count": broker.map_or(0, |broker| broker.connections().len()),
             "queue_count": queues,
@@ -223,7 +228,7 @@ pub async fn cluster_status(state: &NodeState, broker: &Broker) -> Outcome {
         "alarms": [],
         "partitions": {},
         "listeners": listeners,
-        "feature_flags": [],
+        "feature_flags": feature_flags::rows(broker).await,
         "metadata_leader": leader,
     })))
 }
@@ -314,8 +319,20 @@ pub fn environment(state: &NodeState) -> Outcome {
     });
     if let Value::Object(all) = &mut all {
         all.extend(limits(settings));
+        all.extend(flags(settings));
     }
     Ok(Answer::Value(all))
+}
+
+/// Feature flags and deprecated features.
+fn flags(settings: &Settings) -> Row {
+    let flags = &settings.flags;
+    row([
+        ("feature_flags.forced_on_init", json!(flags.forced)),
+        ("feature_flags.test_definitions", json!(flags.test_definitions)),
+        ("feature_flags.test_product_version", json!(flags.test_product_version)),
+        ("deprecated_features.permit", json!(flags.permits)),
+    ])
 }
 
 /// Limits, and what else has a row of its own in the specification.

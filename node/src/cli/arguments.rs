@@ -98,6 +98,9 @@ const OPTIONS: &[(&str, Option<char>, bool)] = &[
     ("errors-only", None, false),
     ("across-all-vhosts", None, false),
     ("i-accept-data-loss", None, false),
+    ("opt-in", None, false),
+    ("experimental", None, false),
+    ("used", None, false),
 ];
 
 /// What is wrong with the arguments.

@@ -148,6 +148,10 @@ fn cluster_status(value: &Value) -> String {
             let _ = writeln!(out, "{}", listener(item));
         }
     }
-    list(&mut out, "Feature flags", &value["feature_flags"], |item| cell("", item));
+    list(&mut out, "Feature flags", &value["feature_flags"], feature_flag);
     out
+}
+
+fn feature_flag(item: &Value) -> String {
+    format!("Flag: {}, state: {}", cell("", &item["name"]), cell("", &item["state"]))
 }

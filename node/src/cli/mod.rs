@@ -246,7 +246,8 @@ impl Call {
                 | "clear_parameter"
                 | "set_global_parameter",
             ) => Exit::Unavailable,
-            (Code::Invalid, "add_vhost") => Exit::Usage,
+            (Code::Invalid, "add_vhost" | "enable_feature_flag") => Exit::Usage,
+            (Code::NotFound, "enable_feature_flag") => Exit::Usage,
             (code, _) => code.exit(),
         }
     }

@@ -43,6 +43,7 @@ pub async fn run(call: &Call, own: Own) -> Exit {
         }
         Own::HashPassword => hash_password(call),
         Own::ForceStandalone => force_standalone(call),
+        Own::CheckDeprecated => check_deprecated(call).await,
         // Answered before there is a target.
         Own::Help => Exit::Ok,
     }
@@ -64,6 +65,35 @@ async fn poll(call: &Call, verb: &str, enough: impl Fn(&Value) -> bool) -> Resul
         }
         tokio::time::sleep(POLL.min(left)).await;
     }
+}
+
+/// Fails where a deprecated feature is in use, and names those.
+async fn check_deprecated(call: &Call) -> Exit {
+    let value = match call.call(call.verb.name, call.timeout).await {
+        Ok(answer) => match &answer.refusal {
+            Some(refusal) => return call.refused(refusal),
+            None => answer.value,
+        },
+        Err(failure) => return call.failed(&failure),
+    };
+    let used: Vec<&str> =
+        value["deprecated_features"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let for_programs = call.formatter().is_for_programs();
+    if used.is_empty() {
+        if for_programs {
+            say!("{}", json!({"result": "ok"}));
+        } else if !call.globals.quiet && !call.globals.silent {
+            say!("Cluster reported no deprecated features in use");
+        }
+        return Exit::Ok;
+    }
+    let message = format!("deprecated features are in use on node {}", call.target.node);
+    if for_programs {
+        say!("{}", json!({"result": "error", "deprecated_features": used, "message": message}));
+    } else {
+        complain!("Error:\nCluster reported that these deprecated features are in use:\n{}", used.join("\n"));
+    }
+    Exit::Unavailable
 }
 
 async fn await_startup(call: &Call) -> Exit {
@@ -253,6 +283,7 @@ fn configuration(call: &Call, file: Option<PathBuf>) -> Result<Configuration, Ex
         data_dir: call.globals.data_dir.clone(),
         node: call.globals.node.clone(),
         long_names: call.globals.long_names,
+        recreate_flags: None,
     };
     config::load(&overrides, &Environment::new(&environment::process)).map_err(|problems| {
         for problem in &problems {

@@ -47,6 +47,8 @@ pub enum Own {
     Version,
     /// What is stored of a password.
     HashPassword,
+    /// Whether a deprecated feature is in use.
+    CheckDeprecated,
     /// Makes a stopped node the only one of its cluster.
     ForceStandalone,
     /// Usage.
@@ -163,6 +165,46 @@ pub const VERBS: &[Verb] = &[
     verb("forget_cluster_node", &["member"], "Removing node {member} from the cluster", Kind::Done(""))
         .options(&["offline"])
         .within(3600),
+    verb(
+        "list_feature_flags",
+        &[],
+        "Listing feature flags ...",
+        Kind::Listing {
+            columns: &["name", "state", "stability", "provided_by", "desc", "doc_url"],
+            default: &["name", "state"],
+        },
+    )
+    .of(DIAGNOSTICS)
+    .within(60),
+    verb("enable_feature_flag", &["name"], "Enabling feature flag \"{name}\" ...", Kind::Done(""))
+        .options(&["opt-in", "experimental"]),
+    verb(
+        "feature_flag_status",
+        &["name"],
+        "Asking node {node} how far feature flag \"{name}\" is ...",
+        Kind::Listing { columns: &["node", "step"], default: &[] },
+    )
+    .within(60),
+    verb(
+        "list_deprecated_features",
+        &[],
+        "Listing deprecated features ...",
+        Kind::Listing {
+            columns: &["name", "deprecation_phase", "state", "provided_by", "desc", "doc_url"],
+            default: &["name", "deprecation_phase", "state"],
+        },
+    )
+    .of(DIAGNOSTICS)
+    .options(&["used"])
+    .within(60),
+    verb(
+        "check_if_any_deprecated_features_are_used",
+        &[],
+        "Checking if any deprecated features are used on node {node} ...",
+        Kind::Own(Own::CheckDeprecated),
+    )
+    .of(DIAGNOSTICS)
+    .within(60),
     verb("set_cluster_name", &["name"], "Setting cluster name to {name} ...", Kind::Done("")),
     verb("check_config", &["file?"], "", Kind::Own(Own::CheckConfig)),
     verb("version", &[], "", Kind::Own(Own::Version)).of(DIAGNOSTICS),

@@ -23,6 +23,14 @@ impl<'a> Environment<'a> {
         })
     }
 
+    /// As [`get`](Self::get), where an empty value says something.
+    pub fn given(&self, name: &str) -> Option<(String, Origin)> {
+        ["WARREN_", "RABBITMQ_"].iter().find_map(|prefix| {
+            let full = format!("{prefix}{name}");
+            Some(((self.read)(&full)?, Origin::Environment(full)))
+        })
+    }
+
     /// Only the value.
     pub fn value(&self, name: &str) -> Option<String> {
         self.get(name).map(|(value, _)| value)

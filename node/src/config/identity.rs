@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use warren_broker::feature_flags::first_start::Forced;
+
 use super::environment::Environment;
 use super::problem::{Origin, Problem};
 use super::settings::{LogFormat, LogLevel, NodeName, Settings};
@@ -53,6 +55,13 @@ pub fn apply_environment(
     if let Some(port) = port.and_then(|port| port.checked_add(20_000)) {
         settings.peer.port = port;
         peer_port_given = true;
+    }
+    // An empty list is a list, too.
+    if let Some((list, origin)) = read.environment.given("FEATURE_FLAGS") {
+        match Forced::parse(&list) {
+            Ok(_) => settings.flags.forced = Some(list),
+            Err(why) => read.problems.push(Problem::new(origin, why)),
+        }
     }
     if let Some(port) = read.parsed("DIST_PORT", value::port) {
         settings.peer.port = port;

@@ -3,6 +3,7 @@
 use super::settings::{LeaderLocator, LogFormat, LogLevel, LogOutput, Mechanism, NodeName, QueueType, Seed, Settings};
 use super::value;
 use warren_broker::MACHINE_VERSIONS;
+use warren_broker::feature_flags::first_start::Forced;
 
 /// What the keys need beside the settings: things that only make sense once all lines were read.
 #[derive(Debug, Default)]
@@ -219,6 +220,26 @@ pub const KEYS: &[(&str, Apply)] = &[
     ("peer.port", |d, _, v| set(&mut d.settings.peer.port, value::port(v))),
     ("distribution.listener.port_range.min", |d, _, v| set(&mut d.settings.peer.port, value::port(v))),
     ("distribution.listener.port_range.max", |_, _, v| value::port(v).map(drop)),
+    ("feature_flags.forced_on_init", |d, _, v| {
+        Forced::parse(v)?;
+        d.settings.flags.forced = Some(v.to_owned());
+        Ok(())
+    }),
+    ("feature_flags.test_definitions", |d, _, v| {
+        set(&mut d.settings.flags.test_definitions, value::readable_file(v).map(Some))
+    }),
+    ("feature_flags.test_product_version", |d, _, v| {
+        let parts: Vec<&str> = v.split('.').collect();
+        match parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()) {
+            true => set(&mut d.settings.flags.test_product_version, Ok(Some(v.to_owned()))),
+            false => Err(format!("`{v}` is not a version such as 1.2.3")),
+        }
+    }),
+    ("deprecated_features.permit.*", |d, key, v| {
+        let permitted = value::boolean(v)?;
+        d.settings.flags.permits.insert(key.first().copied().unwrap_or_default().to_owned(), permitted);
+        Ok(())
+    }),
     ("raft.data_dir", |d, _, v| {
         d.settings.raft_data_dir = Some(v.into());
         Ok(())

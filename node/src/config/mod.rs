@@ -35,6 +35,8 @@ pub struct Overrides {
     pub node: Option<String>,
     /// `--longnames`.
     pub long_names: bool,
+    /// `--recreate-feature-flags`.
+    pub recreate_flags: Option<Vec<String>>,
 }
 
 /// A complete, valid configuration.
@@ -48,6 +50,8 @@ pub struct Configuration {
     pub pid_file: Option<PathBuf>,
     /// The cluster's secret, if the environment gives it.
     pub secret: Option<String>,
+    /// Feature flags that were enabled before their file was lost.
+    pub recreate_flags: Option<Vec<String>>,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
     /// The settings.
@@ -95,6 +99,7 @@ pub fn load(overrides: &Overrides, environment: &Environment<'_>) -> Result<Conf
             data_dir,
             pid_file: environment.value("PID_FILE").map(PathBuf::from),
             secret: environment.value("ERLANG_COOKIE"),
+            recreate_flags: overrides.recreate_flags.clone(),
             files,
             settings,
             warnings,
@@ -256,6 +261,10 @@ fn finish(draft: Draft, problems: &mut Vec<Problem>) -> Settings {
             }
         }
         settings.auth.mechanisms = mechanisms;
+    }
+    if draft.master_locator.is_some() && settings.flags.permits.get("queue_master_locator") == Some(&false) {
+        let text = "queue_master_locator: deprecated_features.permit.queue_master_locator denies this key; use queue_leader_locator";
+        problems.push(Problem::new(Origin::File("configuration".into()), text));
     }
     if let Some(locator) = draft.leader_locator.or(draft.master_locator) {
         settings.queues.leader_locator = locator;

@@ -33,6 +33,8 @@ pub struct Settings {
     pub peer: Peer,
     /// Logging.
     pub log: Log,
+    /// Feature flags and deprecated features.
+    pub flags: Flags,
     /// Where the queue log lies, if not in the data directory.
     pub raft_data_dir: Option<PathBuf>,
     /// A write to disk that takes longer costs the node its leaderships; six times that ends it.
@@ -224,6 +226,19 @@ pub struct Queues {
     pub reconciliation: Reconciliation,
 }
 
+/// Feature flags and deprecated features.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// What a new cluster begins with; `None`: all stable flags.
+    pub forced: Option<String>,
+    /// Which deprecated features are permitted, where that was said.
+    pub permits: std::collections::BTreeMap<String, bool>,
+    /// A file that defines more flags.
+    pub test_definitions: Option<PathBuf>,
+    /// The product version that other nodes are told, unless it is this binary's.
+    pub test_product_version: Option<String>,
+}
+
 /// The node's own peer and admin listener.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -360,6 +375,7 @@ impl Default for Settings {
             },
             peer: Peer { ip: None, port: PEER_PORT },
             log: Log { console: output(true), file: output(false), dir: None, file_name: None, categories: Vec::new() },
+            flags: Flags::default(),
             raft_data_dir: None,
             disk_stall: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(60),

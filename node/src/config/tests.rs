@@ -18,6 +18,7 @@ fn load_file(file: &Path, variables: &[(&str, &str)]) -> Result<Configuration, V
         data_dir: Some("/data".into()),
         node: Some("w1@localhost".to_owned()),
         long_names: false,
+        recreate_flags: None,
     };
     load(&overrides, &Environment::new(&read)).map_err(|problems| problems.iter().map(Problem::to_string).collect())
 }

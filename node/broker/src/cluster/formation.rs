@@ -6,6 +6,7 @@
 //! answered; the others hear of it in their next round. So however the nodes are started they form one cluster, and a
 //! node whose data was wiped, which has a new incarnation, can never pass for its old self: it has to join.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -14,7 +15,10 @@ use serde::{Deserialize, Serialize};
 use warren_raft::transport::{CallError, CallTarget, Transport};
 
 use super::identity_file::{Cluster, Founder, NodeIdentity, not_zero, random_u64};
-use crate::node::Retry;
+use crate::feature_flags::inventory::{INCOMPATIBLE_FLAGS, INCOMPATIBLE_VERSION};
+use crate::feature_flags::{FeatureFlags, FlagsError};
+use crate::node::{NodeConfig, Retry};
+use crate::start::StartError;
 
 /// Method of the transport's calls that [`Hello`] answers.
 pub const HELLO: &str = "cluster.hello";
@@ -48,6 +52,12 @@ pub struct Hello {
     pub incarnation: u64,
     /// Its cluster, if it has one.
     pub cluster: Option<Cluster>,
+    /// The feature flags that it could begin with, if it is blank.
+    #[serde(default)]
+    pub begins_with: BTreeSet<String>,
+    /// The feature flags that its cluster has enabled.
+    #[serde(default)]
+    pub enabled: Option<BTreeSet<String>>,
 }
 
 /// A node asks to become a member.
@@ -101,29 +111,44 @@ pub enum Membership {
 pub async fn find_cluster(
     identity: &NodeIdentity,
     me: &Peer,
-    peers: &[Peer],
-    retry: Retry,
+    config: &NodeConfig,
     transport: &Transport,
-) -> Result<Membership, String> {
-    let others: Vec<&Peer> = peers.iter().filter(|p| p.name != me.name).collect();
+    flags: &FeatureFlags,
+) -> Result<Membership, StartError> {
+    let others: Vec<&Peer> = config.peers.iter().filter(|p| p.name != me.name).collect();
+    let retry = config.discovery;
     let mut round = 0_u32;
     let mut refused = 0_u64;
     loop {
         let hellos = ask_all(&others, transport).await;
-        let clusters: Vec<&Cluster> = hellos.iter().filter_map(|h| h.cluster.as_ref()).collect();
-        if let Some(cluster) = clusters.first() {
+        let member = hellos.iter().find_map(|hello| Some((hello, hello.cluster.as_ref()?)));
+        if let Some((hello, cluster)) = member {
             let mine = cluster.founders.iter().find(|f| f.name == me.name && f.incarnation == identity.incarnation);
             if let Some(founder) = mine {
-                return Ok(Membership::Founder(Cluster { uid: founder.uid, ..(*cluster).clone() }));
+                flags.adopt(&hello.enabled.clone().unwrap_or_default())?;
+                return Ok(Membership::Founder(Cluster { uid: founder.uid, ..cluster.clone() }));
             }
             let uid = random_u64();
-            match join(identity, me, uid, false, &others, transport).await {
-                Ok(()) => return Ok(Membership::Joined(Cluster { uid, ..(*cluster).clone() })),
-                Err(reason) if retry.limit.is_some_and(|limit| refused >= limit) => return Err(reason.to_string()),
-                Err(reason) => tracing::warn!(%reason, "could not join the cluster yet"),
+            let joined = match hold_turn(&hello.name, &others, transport, flags).await? {
+                Ok(()) => join(identity, me, uid, false, &others, transport).await,
+                Err(reason) => Err(reason),
+            };
+            match joined {
+                Ok(()) => return Ok(Membership::Joined(Cluster { uid, ..cluster.clone() })),
+                Err(reason) => {
+                    flags.abandon_join();
+                    if retry.limit.is_some_and(|limit| refused >= limit) {
+                        return Err(StartError::NotAdmitted(reason.to_string()));
+                    }
+                    tracing::warn!(%reason, "could not join the cluster yet");
+                }
             }
             refused += 1;
+        } else if let Some(why) = flags.incompatibility() {
+            return Err(FlagsError::Incompatible(why).into());
         } else if hellos.len() == others.len() && others.iter().all(|p| me.name < p.name) {
+            let begin: Vec<BTreeSet<String>> = hellos.iter().map(|hello| hello.begins_with.clone()).collect();
+            flags.found(&config.flags.forced, &begin)?;
             return Ok(Membership::Founder(found(identity, me, &others, &hellos)));
         } else if round.is_multiple_of(10) {
             let missing: Vec<&str> =
@@ -133,6 +158,26 @@ pub async fn find_cluster(
         round += 1;
         // Nodes that are started together find each other at once.
         tokio::time::sleep(if round < QUICK_ROUNDS { retry.pause.min(QUICK_PAUSE) } else { retry.pause }).await;
+    }
+}
+
+/// Waits until no feature flags change, and takes over those of the cluster; they do not change until the node has joined.
+/// Nodes that do not go together with this one never will.
+async fn hold_turn(
+    member: &str,
+    others: &[&Peer],
+    transport: &Transport,
+    flags: &FeatureFlags,
+) -> Result<Result<(), NotTaken>, StartError> {
+    let Some(peer) = others.iter().find(|peer| peer.name == member) else {
+        return Ok(Err(NotTaken::Yet(format!("{member} is not among the configured nodes"))));
+    };
+    match flags.begin_join(transport, CallTarget::Address(peer.address.clone())).await {
+        Ok(()) => Ok(Ok(())),
+        Err(CallError::Failed { code, message }) if code == INCOMPATIBLE_FLAGS || code == INCOMPATIBLE_VERSION => {
+            Err(FlagsError::Incompatible(message).into())
+        }
+        Err(error) => Ok(Err(NotTaken::Yet(format!("{member}: {error}")))),
     }
 }
 

@@ -42,7 +42,7 @@ const ARGUMENTS: &[(&str, Support, Support)] = {
         ("x-queue-mode", Ignored, No),
         ("x-queue-version", Yes, No),
         ("x-queue-leader-locator", Yes, Yes),
-        ("x-queue-master-locator", NotYet, No),
+        ("x-queue-master-locator", Yes, No),
         ("x-quorum-initial-group-size", No, Yes),
         ("x-quorum-target-group-size", No, Yes),
         ("x-delivery-limit", No, Yes),
@@ -171,7 +171,7 @@ fn check_value(name: &str, value: &FieldValue, arguments: &FieldTable, queue: Na
             Some(2) => Ok(()),
             _ => wrong("only version 2 is supported"),
         },
-        "x-queue-leader-locator" => match value.as_str() {
+        "x-queue-leader-locator" | "x-queue-master-locator" => match value.as_str() {
             Some(text) if locator(text).is_some() => Ok(()),
             _ => wrong("unknown leader locator"),
         },

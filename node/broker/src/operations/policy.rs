@@ -7,6 +7,7 @@ use warren_metastore::records::{
 };
 use warren_metastore::tree::{AbortCode, MetaError};
 
+use crate::feature_flags::Feature;
 use crate::metadata::WriteError;
 use crate::node::Broker;
 use crate::policy::{Kind, problems, term};
@@ -83,6 +84,9 @@ impl Broker {
     pub async fn set_policy(&self, kind: Kind, spec: PolicySpec) -> Result<(), SetError> {
         let policy = checked(kind, spec)?;
         self.must_exist(&policy.vhost)?;
+        if policy.definition.get("queue-master-locator").is_some() {
+            self.flags.permits(Feature::QueueMasterLocator).map_err(|why| SetError::Invalid(vec![why]))?;
+        }
         let vhost = policy.vhost.clone();
         let write = match kind {
             Kind::Policy => policy.set(),

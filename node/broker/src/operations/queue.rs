@@ -17,6 +17,7 @@ use super::{Context, clean_name, write_failed};
 use crate::access::{Permission, Resource};
 use crate::cluster::identity_file::random_u64;
 use crate::error::{BrokerError, no_queue};
+use crate::feature_flags::Feature;
 use crate::metadata::{WriteError, now_ms};
 use crate::node::{Broker, LeaderLocator, QUEUE_TIMEOUT};
 use crate::policy;
@@ -97,6 +98,7 @@ impl Broker {
         if kind == QueueKind::Quorum {
             check_quorum_flags(&spec, named)?;
         }
+        self.check_deprecated(&spec)?;
         self.check_queue_limit(&cx.vhost, &spec.name)?;
         self.check_dead_letter(cx, &spec)?;
         arguments::warn(kind, &spec.arguments, named);
@@ -122,6 +124,17 @@ impl Broker {
         // Answered once the queue can be used: its group has a leader.
         self.queue_stats(&target, QUEUE_TIMEOUT).await?;
         Ok(QueueDeclared { name: spec.name, messages: 0, consumers: 0 })
+    }
+
+    /// Refuses what uses a deprecated feature that is denied.
+    fn check_deprecated(&self, spec: &QueueSpec) -> Result<(), BrokerError> {
+        if !spec.durable && !spec.exclusive {
+            self.flags.permits(Feature::TransientNonexclQueues).map_err(BrokerError::Deprecated)?;
+        }
+        if spec.arguments.get("x-queue-master-locator").is_some() {
+            self.flags.permits(Feature::QueueMasterLocator).map_err(BrokerError::Deprecated)?;
+        }
+        Ok(())
     }
 
     fn default_kind(&self, cx: &Context, spec: &QueueSpec) -> QueueKind {

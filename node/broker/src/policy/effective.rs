@@ -106,7 +106,8 @@ pub(crate) fn target_group_size(arguments: &FieldTable, policies: &Definition) -
 /// Where a new queue's arguments and policies want its leader, or a classic queue its home.
 pub(crate) fn leader_locator(arguments: &FieldTable, policies: &Definition) -> Option<LeaderLocator> {
     let policy = policies.get("queue-leader-locator").or_else(|| policies.get("queue-master-locator"));
-    let argument = arguments.get("x-queue-leader-locator").and_then(FieldValue::as_str);
+    let argument = arguments.get("x-queue-leader-locator").or_else(|| arguments.get("x-queue-master-locator"));
+    let argument = argument.and_then(FieldValue::as_str);
     policy.and_then(Value::as_str).and_then(locator).or_else(|| argument.and_then(locator))
 }
 

@@ -217,6 +217,10 @@ pub(crate) async fn within<T>(
     match tokio::time::timeout_at(deadline, dialing).await {
         Ok(Ok(dialed)) => Ok(dialed),
         Ok(Err(DialError::AuthenticationFailed(why))) => Err(CallError::AuthenticationFailed(why)),
+        Ok(Err(DialError::Incompatible(why))) => {
+            let (word, _) = why.split_once(':').unwrap_or(("incompatible", ""));
+            Err(CallError::failed(word, &*why))
+        }
         Ok(Err(DialError::Unreachable(why) | DialError::Refused(why))) => Err(CallError::Unreachable(why)),
         Err(_) => Err(CallError::TimedOut(timeout)),
     }

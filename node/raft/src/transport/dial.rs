@@ -2,15 +2,17 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use warren_proto::peer::{ChallengeReply, ChallengeRequest, Hello, Nonce, challenge_reply, challenge_request};
 
 use super::secret::{self, NONCE_LEN, Side};
 use super::wire::peer_client::PeerClient;
-use super::{KEEPALIVE_TIMEOUT, MAX_MESSAGE, MIN_PROTOCOL, PROTOCOL, QUIET_KEEPALIVE, WINDOW};
+use super::{Introduction, KEEPALIVE_TIMEOUT, MAX_MESSAGE, MIN_PROTOCOL, PROTOCOL, QUIET_KEEPALIVE, WINDOW};
 
 /// A lost SYN is sent again after a second by TCP; a dialer that tries again by itself is there first.
 const CONNECT_TIME: Duration = Duration::from_millis(600);
@@ -23,12 +25,26 @@ pub(crate) struct Identity {
     pub name: String,
     pub incarnation: u64,
     pub start: u64,
+    pub introduction: Option<Arc<dyn Introduction>>,
 }
 
 impl Identity {
     /// A command-line client.
     pub(crate) fn client() -> Self {
-        Identity { name: String::new(), incarnation: 0, start: 0 }
+        Identity { name: String::new(), incarnation: 0, start: 0, introduction: None }
+    }
+
+    /// The product version, and what is said beside it.
+    pub(crate) fn introduce(&self) -> (String, Bytes) {
+        match &self.introduction {
+            Some(introduction) => (introduction.version(), introduction.say()),
+            None => (env!("CARGO_PKG_VERSION").to_owned(), Bytes::new()),
+        }
+    }
+
+    /// Whether this node goes together with another one; the reason if not.
+    pub(crate) fn judge(&self, name: &str, version: &str, said: &[u8]) -> Result<(), String> {
+        self.introduction.as_ref().map_or(Ok(()), |introduction| introduction.judge(name, version, said))
     }
 }
 
@@ -38,6 +54,9 @@ pub(crate) enum DialError {
     AuthenticationFailed(String),
     #[error("{0}")]
     Unreachable(String),
+    /// It is a node that does not go together with this one.
+    #[error("{0}")]
+    Incompatible(String),
     /// The machine answers, and nobody listens there.
     #[error("{0}")]
     Refused(String),
@@ -90,18 +109,23 @@ pub(crate) async fn unix(path: &Path) -> Result<Dialed, DialError> {
 pub(crate) async fn tcp(address: &str, secret: &[u8], me: &Identity, keepalive: Duration) -> Result<Dialed, DialError> {
     let mut client = connect(format!("http://{address}"), keepalive).await?;
     let shaken = tokio::time::timeout(HANDSHAKE_TIME, challenge(&mut client, secret, me)).await;
+    if let (Ok(Err(DialError::Incompatible(reason))), Some(introduction)) = (&shaken, &me.introduction) {
+        introduction.refused(reason);
+    }
     let listener = shaken.map_err(|_| DialError::Unreachable("no answer to the challenge".into()))??;
     Ok(Dialed { client, listener: Some(listener) })
 }
 
 async fn challenge(client: &mut PeerClient<Channel>, secret: &[u8], me: &Identity) -> Result<Nonce, DialError> {
+    let (version, introduction) = me.introduce();
     let hello = Hello {
         protocol: PROTOCOL,
         nonce: secret::nonce().map_err(|e| DialError::Unreachable(format!("no random bytes: {e}")))?,
         name: me.name.clone(),
         incarnation: me.incarnation,
         start: me.start,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version,
+        introduction,
     };
     let step = challenge_request::Step::Hello(hello.clone());
     let reply = client.challenge(ChallengeRequest { step: Some(step) }).await.map_err(refused)?.into_inner();
@@ -119,6 +143,7 @@ async fn challenge(client: &mut PeerClient<Channel>, secret: &[u8], me: &Identit
     let reply = client.challenge(ChallengeRequest { step: Some(step) }).await.map_err(refused)?.into_inner();
     match reply.step {
         Some(challenge_reply::Step::Proof(proof)) if secret::verify(secret, Side::Listener, &hello, &nonce, &proof) => {
+            me.judge(&nonce.name, &nonce.version, &nonce.introduction).map_err(DialError::Incompatible)?;
             Ok(nonce)
         }
         _ => Err(DialError::AuthenticationFailed("the listener does not know the cluster's secret".into())),
@@ -128,6 +153,7 @@ async fn challenge(client: &mut PeerClient<Channel>, secret: &[u8], me: &Identit
 fn refused(status: Status) -> DialError {
     match status.code() {
         Code::Unauthenticated => DialError::AuthenticationFailed(status.message().to_owned()),
+        Code::OutOfRange => DialError::Incompatible(status.message().to_owned()),
         _ => DialError::Unreachable(status.message().to_owned()),
     }
 }

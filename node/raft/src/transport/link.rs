@@ -13,7 +13,7 @@ use warren_proto::peer::{Beat, Frame, frame};
 
 use super::dial::{self, DialError, Dialed};
 use super::lane::{Lane, Outbox};
-use super::{Inner, KEEPALIVE_INTERVAL, PeerEvent, QUIET_KEEPALIVE};
+use super::{INCOMPATIBLE_LOG, Inner, KEEPALIVE_INTERVAL, PeerEvent, QUIET_KEEPALIVE};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// After a lane that lived broke. A process that died has closed its port by then.
@@ -234,15 +234,19 @@ struct Complaint {
 impl Complaint {
     fn about(&mut self, link: &Link, lane: Lane, error: &DialError) {
         let text = error.to_string();
+        let again = if matches!(error, DialError::Incompatible(_)) { INCOMPATIBLE_LOG } else { REPEAT_LOG };
         if let Some((last, at)) = &self.last
             && *last == text
-            && at.elapsed() < REPEAT_LOG
+            && at.elapsed() < again
         {
             return;
         }
         match error {
             DialError::AuthenticationFailed(why) => {
                 warn!(peer = %link.name, address = %link.address, reason = %why, "authentication failed");
+            }
+            DialError::Incompatible(why) => {
+                warn!(peer = %link.name, address = %link.address, reason = %why, "peer does not go together with this node");
             }
             DialError::Unreachable(why) | DialError::Refused(why) if lane == Lane::Control => {
                 info!(peer = %link.name, address = %link.address, reason = %why, "peer unreachable, redialling");

@@ -33,7 +33,7 @@ use super::{Inner, MAX_MESSAGE, MIN_PROTOCOL, PROTOCOL, PeerEvent};
 const ANSWER_EVERY: u64 = 3;
 
 /// What a stranger may send at once.
-const MAX_CHALLENGE: usize = 4096;
+const MAX_CHALLENGE: usize = 16 << 10;
 /// Longest node name: a DNS name and then some.
 const MAX_NAME: usize = 512;
 
@@ -132,13 +132,15 @@ impl PeerService {
             return Err(Status::failed_precondition(format!("peer protocol {} is too old", hello.protocol)));
         }
         let me = &self.inner.identity;
+        let (version, introduction) = me.introduce();
         let nonce = Nonce {
             protocol: PROTOCOL,
             nonce: secret::nonce().map_err(|e| Status::unavailable(format!("no random bytes: {e}")))?,
             name: me.name.clone(),
             incarnation: me.incarnation,
             start: me.start,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version,
+            introduction,
         };
         let mut standing = connection.standing.lock();
         if !matches!(*standing, Standing::Stranger(_)) {
@@ -164,6 +166,14 @@ impl PeerService {
                 warn!(peer = %hello.name, remote = %connection.remote(), "authentication failed: wrong cluster secret");
             }
             return Err(Status::unauthenticated("wrong cluster secret"));
+        }
+        if !hello.name.is_empty()
+            && let Err(reason) = self.inner.identity.judge(&hello.name, &hello.version, &hello.introduction)
+        {
+            if self.inner.may_log_incompatible(NodeId::of_name(&hello.name)) {
+                warn!(peer = %hello.name, remote = %connection.remote(), %reason, "a node was refused");
+            }
+            return Err(Status::out_of_range(reason));
         }
         *standing = if hello.name.is_empty() {
             Standing::Client

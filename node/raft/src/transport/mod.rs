@@ -23,6 +23,7 @@ pub(crate) mod wire;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,6 +75,8 @@ const MAX_CONNECTIONS: usize = 4096;
 const EVENTS: usize = 4096;
 /// Refused strangers are logged at most this often.
 const REFUSAL_LOG: Duration = Duration::from_millis(200);
+/// A node that does not go together with this one is logged this often.
+const INCOMPATIBLE_LOG: Duration = Duration::from_secs(60);
 /// How long [`Transport::shutdown`] waits for connections to end by themselves.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
 
@@ -94,6 +97,22 @@ pub struct TransportConfig {
     pub secret: Bytes,
     /// When a silent peer counts as down.
     pub suspicion: Suspicion,
+    /// What nodes say of themselves at the handshake, and which go together; without, all do.
+    pub introduction: Option<Arc<dyn Introduction>>,
+}
+
+/// What a node says of itself at the handshake beside who it is, and whether another one that says such things goes together
+/// with it. Asked at each connection: what is said may change.
+pub trait Introduction: Send + Sync + fmt::Debug {
+    /// The product version.
+    fn version(&self) -> String;
+    /// What else there is to say; 12 KiB at most.
+    fn say(&self) -> Bytes;
+    /// Whether a node of that name and version that says this goes together with this one; if not, a machine-readable word, a
+    /// colon, and the reason for a person.
+    fn judge(&self, name: &str, version: &str, said: &[u8]) -> Result<(), String>;
+    /// A node that this one has dialled does not go together with it, whichever of the two says so.
+    fn refused(&self, reason: &str);
 }
 
 /// Why a transport could not start.
@@ -148,6 +167,8 @@ pub(crate) struct Inner {
     /// Numbers the proofs that were accepted.
     orders: AtomicU64,
     refusal_logged: Mutex<Option<Instant>>,
+    /// When nodes that do not go together with this one were last logged.
+    incompatible_logged: Mutex<HashMap<NodeId, Instant>>,
     stop: CancellationToken,
     /// Told of each beat that arrives.
     pulse: Notify,
@@ -174,7 +195,12 @@ impl Transport {
         let (events, _) = broadcast::channel(EVENTS);
         let inner = Arc::new(Inner {
             me: config.me,
-            identity: Identity { name: config.name, incarnation: config.incarnation, start: u64::from_le_bytes(start) },
+            identity: Identity {
+                name: config.name,
+                incarnation: config.incarnation,
+                start: u64::from_le_bytes(start),
+                introduction: config.introduction,
+            },
             secret: config.secret,
             suspicion: config.suspicion,
             links: RwLock::default(),
@@ -187,6 +213,7 @@ impl Transport {
             events,
             orders: AtomicU64::new(0),
             refusal_logged: Mutex::default(),
+            incompatible_logged: Mutex::default(),
             stop: CancellationToken::new(),
             pulse: Notify::new(),
             tasks: TaskTracker::new(),
@@ -441,6 +468,16 @@ impl Inner {
             return false;
         }
         *last = Some(Instant::now());
+        true
+    }
+
+    fn may_log_incompatible(&self, node: NodeId) -> bool {
+        let mut logged = self.incompatible_logged.lock();
+        logged.retain(|_, at| at.elapsed() < INCOMPATIBLE_LOG);
+        if logged.contains_key(&node) {
+            return false;
+        }
+        logged.insert(node, Instant::now());
         true
     }
 

@@ -27,6 +27,7 @@ fn config(name: &str, listen: SocketAddr) -> TransportConfig {
         unix_socket: None,
         secret: Bytes::from_static(b"the secret"),
         suspicion: Suspicion::default(),
+        introduction: None,
     }
 }
 
@@ -383,4 +384,71 @@ fn cpu_seconds() -> f64 {
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or_default();
     (ticks(11) + ticks(12)) / 100.0
+}
+
+/// Takes only those who say the same.
+#[derive(Debug)]
+struct Says(&'static str);
+
+impl Introduction for Says {
+    fn version(&self) -> String {
+        "1.0.0".to_owned()
+    }
+
+    fn say(&self) -> Bytes {
+        Bytes::from_static(self.0.as_bytes())
+    }
+
+    fn judge(&self, name: &str, version: &str, said: &[u8]) -> Result<(), String> {
+        match said == self.0.as_bytes() && version == "1.0.0" {
+            true => Ok(()),
+            false => Err(format!("incompatible_words: {name} says something else")),
+        }
+    }
+
+    fn refused(&self, reason: &str) {
+        assert!(reason.starts_with("incompatible_words: "), "{reason}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_do_not_go_together_refuse_each_other_with_the_reason() {
+    let start = |name: &str, says: Option<&'static str>| {
+        let introduction = says.map(|word| Arc::new(Says(word)) as Arc<dyn Introduction>);
+        let address = free_address();
+        let transport = Transport::start(TransportConfig { introduction, ..config(name, address) }).unwrap();
+        (transport, address.to_string())
+    };
+    let (one, one_at) = start("a@h", Some("x"));
+    let (same, same_at) = start("b@h", Some("x"));
+    let (other, other_at) = start("c@h", Some("y"));
+    let (silent, silent_at) = start("d@h", None);
+    let nodes =
+        [(&one, "a@h", &one_at), (&same, "b@h", &same_at), (&other, "c@h", &other_at), (&silent, "d@h", &silent_at)];
+    for (transport, ..) in nodes {
+        for (_, name, address) in nodes {
+            transport.set_peer(NodeId::of_name(name), name, address);
+        }
+    }
+    eventually(|| one.is_up(same.me()) && same.is_up(one.me())).await;
+    let call = async |from: &Transport, to: &str| {
+        let target = CallTarget::Address(to.to_owned());
+        from.call(target, "x", Bytes::new(), Duration::from_secs(5)).await.err()
+    };
+    // Both the listener and the dialer judge: one that judges nobody is judged all the same.
+    for (from, to) in [(&one, &other_at), (&other, &one_at), (&silent, &one_at), (&one, &silent_at)] {
+        let refused = call(from, to).await;
+        assert!(
+            matches!(&refused, Some(CallError::Failed { code, .. }) if code == "incompatible_words"),
+            "{refused:?}"
+        );
+    }
+    assert!(!one.is_up(other.me()) && !other.is_up(one.me()) && !one.is_up(silent.me()));
+    // A command line is no node.
+    let target = CallTarget::Address(one_at.clone());
+    let asked = client_call(target, b"the secret", "x", Bytes::new(), Duration::from_secs(5)).await;
+    assert!(!matches!(&asked, Err(CallError::Failed { code, .. }) if code == "incompatible_words"));
+    for (transport, ..) in nodes {
+        transport.shutdown().await;
+    }
 }

@@ -42,6 +42,7 @@ impl Fixture {
             unix_socket: None,
             secret: Bytes::from_static(b"secret"),
             suspicion: Suspicion::default(),
+            introduction: None,
         });
         let sessions = Arc::new(Sessions::new(me, 1));
         let links = Links::new(Arc::clone(&sessions), transport.unwrap(), tokio::runtime::Handle::current());
