@@ -779,3 +779,71 @@ fn a_node_that_denies_what_is_in_use_does_not_start() {
     assert!(!cluster.iter().any(denied));
     runtime().block_on(declared(&cluster[2], "passing", Default::default())).unwrap();
 }
+
+/// What two consumers of one channel with a global prefetch of 1 are given before they answer, and after one answer.
+async fn given(node: &Node) -> (usize, usize) {
+    use futures_util::StreamExt as _;
+    use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
+    let (_connection, channel) = amqp::confirm_channel(node).await.unwrap();
+    channel.queue_declare("shared".into(), QueueDeclareOptions::durable(), Default::default()).await.unwrap();
+    channel.basic_qos(1, BasicQosOptions { global: true }).await.unwrap();
+    let options = BasicConsumeOptions::default();
+    let mut one = channel.basic_consume("shared".into(), "one".into(), options, Default::default()).await.unwrap();
+    let mut two = channel.basic_consume("shared".into(), "two".into(), options, Default::default()).await.unwrap();
+    for body in 0..20_u8 {
+        assert_eq!(amqp::publish(&channel, "shared", &[body], amqp::ANSWER_LIMIT).await.unwrap(), Some(true));
+    }
+    // A delivery comes before the answer to what is asked after it.
+    let settle = async || {
+        channel.queue_declare("shared".into(), QueueDeclareOptions::durable(), Default::default()).await.unwrap();
+    };
+    let mut held = Vec::new();
+    let mut gather = async |held: &mut Vec<lapin::message::Delivery>| {
+        for _ in 0..20 {
+            settle().await;
+            while let Ok(Some(Ok(delivery))) = tokio::time::timeout(Duration::from_millis(20), one.next()).await {
+                held.push(delivery);
+            }
+            while let Ok(Some(Ok(delivery))) = tokio::time::timeout(Duration::from_millis(20), two.next()).await {
+                held.push(delivery);
+            }
+        }
+    };
+    gather(&mut held).await;
+    let before = held.len();
+    held.remove(0).ack(BasicAckOptions::default()).await.unwrap();
+    gather(&mut held).await;
+    let after = held.len();
+    // Everything gets through in the end, each once.
+    let mut bodies = vec![0];
+    let mut left = held;
+    while !left.is_empty() {
+        for delivery in std::mem::take(&mut left) {
+            bodies.push(delivery.data[0]);
+            delivery.ack(BasicAckOptions::default()).await.unwrap();
+        }
+        gather(&mut left).await;
+    }
+    bodies.sort();
+    assert_eq!(bodies, (0..20).collect::<Vec<u8>>());
+    (before, after)
+}
+
+#[test]
+fn a_global_prefetch_is_one_window_for_the_channel_or_where_denied_one_for_each_consumer() {
+    let permitted = Cluster::start(1);
+    assert_eq!(runtime().block_on(given(&permitted[0])), (1, 1));
+    let log = permitted[0].log();
+    assert!(log.lines().any(|line| line.contains("[warning]") && line.contains("global_qos")), "{log}");
+    runtime().block_on(async {
+        let (_connection, channel) = amqp::confirm_channel(&permitted[0]).await.unwrap();
+        amqp::declare_quorum(&channel, "replicated").await.unwrap();
+        channel.basic_qos(1, lapin::options::BasicQosOptions { global: true }).await.unwrap();
+        let consumed =
+            channel.basic_consume("replicated".into(), "".into(), Default::default(), Default::default()).await;
+        let error = consumed.expect_err("quorum queues do not have it");
+        assert!(error.to_string().contains("does not support global qos"), "{error}");
+    });
+    let denied = Setup::new().line("deprecated_features.permit.global_qos = false").start(1);
+    assert_eq!(runtime().block_on(given(&denied[0])), (2, 2));
+}

@@ -15,7 +15,6 @@ NOT_YET_CLASSIC = {
     "x-overflow": "reject-publish",
     "x-single-active-consumer": True,
     "x-max-priority": 5,
-    "x-queue-master-locator": "client-local",
 }
 QUORUM_ONLY = {
     "x-delivery-limit": 5,
@@ -144,7 +143,6 @@ def expiration(run, connection):
 def other_methods(run):
     """These end the connection."""
     asks = {
-        "a prefetch for the whole channel": (lambda channel: channel.basic_qos(prefetch_count=5, global_qos=True), "global"),
         "a prefetch size": (lambda channel: channel.basic_qos(prefetch_size=5), "prefetch_size"),
         "transactions": (lambda channel: channel.tx_select(), "transactions"),
         "a stream": (

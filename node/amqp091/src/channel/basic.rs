@@ -67,12 +67,8 @@ impl Channel {
             let text = format!("prefetch_size!=0 ({})", qos.prefetch_size);
             return Err(ProtocolError::new(ReplyCode::NotImplemented, text));
         }
-        if qos.global && qos.prefetch_count != 0 {
-            // A limit shared by a channel's consumers; without one there is nothing to share.
-            let text = "a prefetch for the whole channel (global=true) is not supported";
-            return Err(ProtocolError::new(ReplyCode::NotImplemented, text));
-        }
-        if !qos.global {
+        // Where a limit for the whole channel is denied, it counts as one for each consumer.
+        if !qos.global || !self.session.limit_all(qos.prefetch_count) {
             self.prefetch = qos.prefetch_count;
         }
         Ok(Some(BasicQosOk::default().into()))

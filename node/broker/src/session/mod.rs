@@ -8,6 +8,7 @@ pub mod confirms;
 pub mod queue_client;
 pub mod registry;
 pub mod unacked;
+pub mod window;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use warren_proto::ids::{GroupId, NodeId, Reference, SessionRef};
 use warren_queues::MsgIds;
 
 use crate::error::BrokerError;
+use crate::feature_flags::Feature;
 use crate::node::Broker;
 use crate::queue::protocol::{
     Body, Delivery, EnqueueOutcome, QueueEvent, QueueItem, QueueReply, QueueRequest, QueuedMessage, Settlement,
@@ -30,6 +32,7 @@ use confirms::{Confirms, Resolved};
 use queue_client::{ConsumerHandle, QueueClient};
 use registry::{EventSender, SessionEvent, Sessions};
 use unacked::{Unacked, UnackedDeliveries, UnknownTag};
+use window::SharedWindow;
 
 /// How long an ended session goes on resending what its queues have not applied.
 const LINGER: Duration = Duration::from_secs(60);
@@ -109,6 +112,8 @@ struct SessionConsumer {
     /// A gap was seen: only an answer to `Redeliver` is taken.
     resync: bool,
     cancelled: bool,
+    /// Its deliveries count against a limit of the whole session.
+    shares_window: bool,
 }
 
 /// See the module's head.
@@ -122,6 +127,7 @@ pub struct Session {
     unacked: UnackedDeliveries,
     consumers: Slab<SessionConsumer>,
     by_tag: FxHashMap<Bytes, u32>,
+    window: SharedWindow,
     next_correlation: u64,
     outbox: Vec<(NodeId, ToQueue)>,
 }
@@ -139,6 +145,7 @@ impl Session {
             unacked: UnackedDeliveries::default(),
             consumers: Slab::new(),
             by_tag: FxHashMap::default(),
+            window: SharedWindow::default(),
             next_correlation: 1,
             outbox: Vec::new(),
         }
@@ -275,9 +282,38 @@ impl Session {
     /// Answers deliveries; see [`UnackedDeliveries::settle`]. Sent by the next flush.
     pub fn settle(&mut self, delivery_tag: u64, multiple: bool, settlement: Settlement) -> Result<(), UnknownTag> {
         let (clients, dirty, consumers) = (&mut self.clients, &mut self.dirty, &mut self.consumers);
-        self.unacked.settle(delivery_tag, multiple, |delivery| {
-            settle_one(clients, dirty, consumers, delivery, settlement);
-        })
+        let window = &mut self.window;
+        let settled = self.unacked.settle(delivery_tag, multiple, |delivery| {
+            settle_one(clients, dirty, consumers, window, delivery, settlement);
+        });
+        self.serve_waiting();
+        settled
+    }
+
+    /// Limits the unanswered deliveries of all its consumers of classic queues together; 0 = no limit. Whether the
+    /// deprecated feature that this is was permitted: if not, nothing changes.
+    pub fn limit_all(&mut self, limit: u16) -> bool {
+        if self.broker.feature_flags().permits(Feature::GlobalQos).is_err() {
+            return false;
+        }
+        self.window.set_limit(limit);
+        self.serve_waiting();
+        self.send();
+        true
+    }
+
+    /// Asks for what consumers were not given while the session held as much as it may.
+    fn serve_waiting(&mut self) {
+        for _ in 0..self.window.room() {
+            let Some(number) = self.window.next_waiting() else { return };
+            let Some(consumer) = self.consumers.get(number as usize).filter(|c| !c.cancelled && c.resync) else {
+                continue;
+            };
+            if let Some(leader) = self.clients.get(&consumer.group).and_then(QueueClient::leader) {
+                let tag = consumer.handle.tag.clone();
+                self.outbox.push((leader, redeliver(consumer.group, self.me, tag, consumer.next_msg_id)));
+            }
+        }
     }
 
     /// Takes the next delivery tag for a message that needs no answer and came from no queue.
@@ -292,6 +328,15 @@ impl Session {
 
     /// Subscribes to a queue. Deliveries follow through [`handle`](Self::handle).
     pub async fn consume(&mut self, target: &Arc<QueueTarget>, spec: ConsumerSpec) -> Result<(), BrokerError> {
+        let limit = self.window.limit();
+        if limit > 0 && target.kind != QueueKind::Classic {
+            return Err(BrokerError::NotImplemented(format!(
+                "queue '{}' in vhost '{}' does not support global qos",
+                target.name, target.vhost
+            )));
+        }
+        // No consumer may hold more than all together.
+        let prefetch = if limit > 0 && (spec.prefetch == 0 || spec.prefetch > limit) { limit } else { spec.prefetch };
         if let Some(client) = self.clients.get_mut(&target.group) {
             client.keep(&spec.tag);
         }
@@ -300,11 +345,12 @@ impl Session {
             group: target.group,
             handle: ConsumerHandle { tag: spec.tag.clone(), key: Reference::default() },
             no_ack: spec.no_ack,
-            reports_sent: target.kind == QueueKind::Classic && spec.prefetch == 0 && !spec.no_ack,
+            reports_sent: target.kind == QueueKind::Classic && prefetch == 0 && !spec.no_ack,
             unanswered: 0,
             next_msg_id: 0,
             resync: false,
             cancelled: false,
+            shares_window: target.kind == QueueKind::Classic && !spec.no_ack,
         }) as u32;
         self.by_tag.insert(spec.tag.clone(), number);
         let _ = Self::client(&self.broker, &mut self.clients, &mut self.dirty, self.me, target);
@@ -312,7 +358,7 @@ impl Session {
             tag: spec.tag.clone(),
             no_ack: spec.no_ack,
             exclusive: spec.exclusive,
-            prefetch: u32::from(spec.prefetch),
+            prefetch: u32::from(prefetch),
             priority: spec.priority,
             arguments: spec.arguments,
             user: spec.user,
@@ -419,6 +465,7 @@ impl Session {
                 next_msg_id: message.msg_id + 1,
                 resync: false,
                 cancelled: true,
+                shares_window: false,
             });
             Unacked { group: target.group, consumer: consumer as u32, msg_id: message.msg_id }
         });
@@ -549,7 +596,7 @@ impl Session {
         client.heard_from(leader);
         let mut settled = false;
         let mut sent = 0;
-        let mut unreadable = false;
+        let (mut unreadable, mut waits) = (false, false);
         for message in messages {
             if message.msg_id < consumer.next_msg_id {
                 continue;
@@ -567,6 +614,13 @@ impl Session {
                 unreadable = true;
                 break;
             }
+            if consumer.shares_window && self.window.is_full() {
+                // It stays assigned to the consumer, and is asked for once there is room.
+                consumer.resync = true;
+                self.window.wait(number);
+                waits = true;
+                break;
+            }
             consumer.next_msg_id = message.msg_id + 1;
             sent += 1;
             let Body::Here(container) = message.body else {
@@ -579,6 +633,9 @@ impl Session {
                 self.unacked.deliver(None)
             } else {
                 consumer.unanswered += 1;
+                if consumer.shares_window {
+                    self.window.taken();
+                }
                 self.unacked.deliver(Some(Unacked { group, consumer: number, msg_id: message.msg_id }))
             };
             out.push(Output::Deliver(Delivered {
@@ -590,7 +647,7 @@ impl Session {
                 container,
             }));
         }
-        if again && sent > 0 && !unreadable {
+        if again && sent > 0 && !unreadable && !waits {
             // One event does not hold everything.
             consumer.resync = true;
             self.outbox.push((leader, redeliver(group, self.me, tag.clone(), consumer.next_msg_id)));
@@ -872,11 +929,15 @@ fn settle_one(
     clients: &mut FxHashMap<GroupId, QueueClient>,
     dirty: &mut Vec<GroupId>,
     consumers: &mut Slab<SessionConsumer>,
+    window: &mut SharedWindow,
     delivery: Unacked,
     settlement: Settlement,
 ) {
     let Some(consumer) = consumers.get_mut(delivery.consumer as usize) else { return };
     consumer.unanswered -= 1;
+    if consumer.shares_window {
+        window.answered();
+    }
     if let Some(client) = clients.get_mut(&delivery.group).filter(|c| !c.gone) {
         client.settle(&consumer.handle, settlement, delivery.msg_id);
         if dirty.last() != Some(&delivery.group) && !dirty.contains(&delivery.group) {
