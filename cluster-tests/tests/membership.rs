@@ -1,11 +1,12 @@
 //! Joining and leaving a cluster by an operator's word, and nodes whose app is stopped.
 
+use std::fs;
 use std::net::TcpStream;
 use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
-use serde_json::Value;
+use serde_json::{Value, json};
 use warren_cluster_tests::{Cluster, Node, Setup, Stop, amqp, runtime, wait_for};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -58,6 +59,58 @@ fn wait_cluster(nodes: &[&Node]) {
 fn refused(node: &Node, arguments: &[&str]) -> (i32, String) {
     let output = node.ctl(arguments);
     (output.status.code().expect("it ends by itself"), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A node of its own, with feature flags that others need not know.
+fn define_flags(cluster: &Cluster, index: usize, flags: &Value) {
+    let file = cluster.folder().join(format!("flags-{index}.json"));
+    fs::write(&file, flags.to_string()).unwrap();
+    let line = format!("feature_flags.test_definitions = {}\n", file.display());
+    cluster[index].configure(|text| if text.contains(&line) { text } else { text + &line });
+}
+
+#[test]
+fn a_node_whose_flags_do_not_go_together_with_the_clusters_joins_nothing_and_keeps_what_it_has() {
+    let mut cluster = strangers(Setup::new(), 2);
+    define_flags(&cluster, 0, &json!({"flags": [{"name": "of_the_cluster"}]}));
+    define_flags(&cluster, 1, &json!({"flags": [{"name": "of_the_node"}]}));
+    cluster.start_all();
+    let target = reached_at(&cluster[0]);
+    cluster[1].ctl_ok(&["add_vhost", "kept"]);
+    let incompatible = |node: &Node, flag: &str| {
+        let (code, why) = refused(node, &["join_cluster", &target]);
+        assert!(code == 69 && why.contains("incompatible_feature_flags") && why.contains(flag), "{code}: {why}");
+    };
+    incompatible(&cluster[1], "of_the");
+    assert_eq!(vhosts(&cluster[1]), ["/", "kept"]);
+
+    // Nor while its app is stopped, when it counts as if it had been reset.
+    cluster[1].ctl_ok(&["stop_app"]);
+    incompatible(&cluster[1], "of_the_cluster");
+    cluster[1].ctl_ok(&["start_app"]);
+    cluster[1].ctl_ok(&["await_startup"]);
+    assert_eq!(vhosts(&cluster[1]), ["/", "kept"]);
+    let flags = cluster[1].ctl_rows(&["list_feature_flags"]).expect("the node answers");
+    assert!(flags.iter().any(|flag| flag["name"] == "of_the_node" && flag["state"] == "enabled"), "{flags:?}");
+
+    // Reset, and with a flag that it lacked, it joins and has it.
+    cluster[1].ctl_ok(&["stop_app"]);
+    cluster[1].ctl_ok(&["reset"]);
+    cluster[1].stop(Stop::Terminate);
+    define_flags(&cluster, 1, &json!({"flags": [{"name": "of_the_cluster"}]}));
+    cluster.restart(1);
+    cluster[1].ctl_ok(&["join_cluster", &target]);
+    wait_cluster(&[&cluster[0], &cluster[1]]);
+    let enabled = || {
+        let flags = cluster[1].ctl_rows(&["list_feature_flags"])?;
+        flags.iter().any(|flag| flag["name"] == "of_the_cluster" && flag["state"] == "enabled").then_some(())
+    };
+    wait_for("the node to have the cluster's flag", SOON, enabled);
+    // The metadata shows them.
+    wait_for("the metadata to show the flags", SOON, || {
+        let shown = cluster[0].ctl(&["metadata", "get", "/:warren/:feature_flags"]);
+        String::from_utf8_lossy(&shown.stdout).contains("of_the_cluster").then_some(())
+    });
 }
 
 fn vhosts(node: &Node) -> Vec<String> {

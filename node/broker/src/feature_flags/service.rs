@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use warren_metastore::records;
 use warren_proto::ids::NodeId;
 use warren_raft::transport::{CallError, CallReplies, CallTarget, Introduction, Replies, Transport};
 
@@ -337,13 +338,30 @@ impl FeatureFlags {
                 () = tokio::time::sleep(TICK) => tick.is_multiple_of(COMPARE),
                 () = self.compare.notified() => true,
             };
-            if broker.strong_count() == 0 {
-                return;
-            }
+            let Some(strong) = broker.upgrade() else { return };
+            self.show(&strong).await;
+            drop(strong);
             if tick.is_multiple_of(WRITE_AGAIN) {
                 self.member.write_again();
             }
             self.controller.tend(compare).await;
+        }
+    }
+
+    /// Notes in the metadata what is enabled, for whoever looks there; nothing reads it to decide anything. The node that
+    /// leads the metadata does it.
+    async fn show(&self, broker: &Broker) {
+        if broker.metadata.leader() != Some(broker.me) {
+            return;
+        }
+        let enabled = self.enabled();
+        let shown = records::FeatureFlags::get(&broker.metadata.tree());
+        if shown.is_ok_and(|shown| shown.is_some_and(|shown| shown.record.enabled == enabled)) {
+            return;
+        }
+        let record = records::FeatureFlags { enabled, ..records::FeatureFlags::default() };
+        if let Err(error) = broker.metadata.write(record.put()).await {
+            tracing::debug!(%error, "the enabled feature flags could not be noted in the metadata");
         }
     }
 
