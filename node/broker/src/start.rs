@@ -419,7 +419,7 @@ fn host_config(config: &NodeConfig, sessions: &Sessions) -> HostConfig {
 fn check_databases(identity: &mut NodeIdentity, config: &NodeConfig) -> Result<(), IdentityError> {
     let [metadata, queues] = database_paths(&config.data, &config.queues_data);
     identity.check_databases(&[queues])?;
-    let alone = identity.cluster.as_ref().is_none_or(|cluster| known_peers(config, cluster).len() < 2);
+    let alone = is_alone(identity, config);
     if alone {
         return identity.check_databases(&[metadata]);
     }
@@ -436,12 +436,18 @@ fn check_databases(identity: &mut NodeIdentity, config: &NodeConfig) -> Result<(
 }
 
 fn open_flags(identity: &NodeIdentity, config: &NodeConfig) -> Result<FeatureFlags, FlagsError> {
-    let alone = identity.cluster.as_ref().is_none_or(|cluster| known_peers(config, cluster).len() < 2);
+    let alone = is_alone(identity, config);
     let belongs = identity.cluster.is_some();
     FeatureFlags::open(&config.name, &config.data, config.machine_version.0, &config.flags, belongs, alone)
 }
 
-/// The nodes that may know the cluster, this one included.
+/// Whether the node knows of no other one that may know its cluster.
+fn is_alone(identity: &NodeIdentity, config: &NodeConfig) -> bool {
+    let Some(cluster) = &identity.cluster else { return true };
+    known_peers(config, cluster).iter().all(|peer| peer.name == config.name)
+}
+
+/// The nodes that may know the cluster; this one may be among them.
 fn known_peers(config: &NodeConfig, cluster: &Cluster) -> Vec<Peer> {
     let mut peers = config.peers.clone();
     let founders = cluster.founders.iter().map(|f| Peer { name: f.name.clone(), address: f.address.clone() });

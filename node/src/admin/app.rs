@@ -162,12 +162,11 @@ pub async fn join_cluster(state: &NodeState, request: &Request) -> Outcome {
     }
     let flags = state.blank_flags.inventory().as_reset();
     let joined = join(&identity, alone, &flags, &me, &member, timeout, &transport).await;
-    let joined =
-        joined.map_err(|error| match (&error, state.broker().ok().and_then(|b| b.feature_flags().incompatibility())) {
-            // It answers, and does not go together with this node.
-            (JoinError::Unreachable { .. }, Some(why)) => JoinError::Incompatible(why),
-            _ => error,
-        });
+    let joined = joined.map_err(|error| match (&error, incompatibility(state)) {
+        // It answers, and does not go together with this node.
+        (JoinError::Unreachable { .. }, Some(why)) => JoinError::Incompatible(why),
+        _ => error,
+    });
     match joined? {
         Joined::Already => {
             Ok(Answer::Value(json!({"text": "already_member: the node is already a member of this cluster"})))
@@ -178,6 +177,14 @@ pub async fn join_cluster(state: &NodeState, request: &Request) -> Outcome {
             state.wish(Wish::Again(state.app));
             awaited(state.app, next.incarnation())
         }
+    }
+}
+
+/// Why a node that was reached does not go together with this one, if so.
+fn incompatibility(state: &NodeState) -> Option<String> {
+    match state.broker() {
+        Ok(broker) => broker.feature_flags().incompatibility(),
+        Err(_) => state.blank_flags.incompatibility(),
     }
 }
 
