@@ -122,7 +122,8 @@ impl Node {
     /// The files of queue data that the node has set aside.
     pub fn quarantine(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.database("quarantine")).into_iter().flatten().flatten();
-        files.map(|entry| entry.path()).collect()
+        // What is still being written has another name.
+        files.map(|entry| entry.path()).filter(|path| path.extension().is_none_or(|end| end != "part")).collect()
     }
 
     /// The file that takes what the process prints.
