@@ -23,7 +23,7 @@ struct Critical {
 impl Critical {
     fn readable(&self) -> String {
         match &self.vhost {
-            Some(vhost) => format!("queue '{}' in virtual host '{vhost}'", self.name),
+            Some(vhost) => format!("queue '{}' in vhost '{vhost}'", self.name),
             None => self.name.clone(),
         }
     }
