@@ -390,7 +390,6 @@ impl Server {
             introduction: Some(Arc::clone(&state.blank_flags) as Arc<dyn Introduction>),
         })
         .map_err(StartError::from)?;
-        state.blank_flags.set_transport(&transport);
         state.set_transport(transport.clone());
         transport.on_call(Arc::new(Admin(Arc::clone(state))));
         notify::tell("READY=1\nSTATUS=its app is stopped");

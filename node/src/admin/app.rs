@@ -161,13 +161,7 @@ pub async fn join_cluster(state: &NodeState, request: &Request) -> Outcome {
         identity.cluster = Some(broker.cluster().clone());
     }
     let flags = state.blank_flags.inventory().as_reset();
-    let joined = join(&identity, alone, &flags, &me, &member, timeout, &transport).await;
-    let joined = joined.map_err(|error| match (&error, incompatibility(state)) {
-        // It answers, and does not go together with this node.
-        (JoinError::Unreachable { .. }, Some(why)) => JoinError::Incompatible(why),
-        _ => error,
-    });
-    match joined? {
+    match join(&identity, alone, &flags, &me, &member, timeout, &transport).await? {
         Joined::Already => {
             Ok(Answer::Value(json!({"text": "already_member: the node is already a member of this cluster"})))
         }
@@ -177,14 +171,6 @@ pub async fn join_cluster(state: &NodeState, request: &Request) -> Outcome {
             state.wish(Wish::Again(state.app));
             awaited(state.app, next.incarnation())
         }
-    }
-}
-
-/// Why a node that was reached does not go together with this one, if so.
-fn incompatibility(state: &NodeState) -> Option<String> {
-    match state.broker() {
-        Ok(broker) => broker.feature_flags().incompatibility(),
-        Err(_) => state.blank_flags.incompatibility(),
     }
 }
 

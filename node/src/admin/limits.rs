@@ -8,7 +8,7 @@ use warren_metastore::records::{User, Vhost};
 
 use super::policies::document;
 use super::protocol::{Request, Row};
-use super::{Answer, Outcome, done, no_user, no_vhost, row, unreadable};
+use super::{Answer, Outcome, done, row, unreadable, users, vhosts};
 
 /// `set_vhost_limits`.
 pub async fn set_of_vhost(broker: &Broker, request: &Request) -> Outcome {
@@ -35,7 +35,7 @@ pub fn list_of_vhosts(broker: &Broker, request: &Request) -> Outcome {
     };
     match request.args.get("of").and_then(Value::as_str) {
         Some(name) => {
-            let vhost = broker.metadata().vhost(name).ok_or_else(|| no_vhost(name))?;
+            let vhost = vhosts::find(broker, name)?;
             Ok(Answer::Rows(of(&vhost).into_iter().collect()))
         }
         None => {
@@ -68,7 +68,7 @@ pub fn list_of_users(broker: &Broker, request: &Request) -> Outcome {
     };
     match request.args.get("of").and_then(Value::as_str) {
         Some(name) => {
-            let user = broker.metadata().user(name).ok_or_else(|| no_user(name))?;
+            let user = users::find(broker, name)?;
             Ok(Answer::Rows(of(&user).into_iter().collect()))
         }
         None => {

@@ -8,7 +8,7 @@ use warren_metastore::records::{GlobalParameter, OperatorPolicy, Parameter};
 
 use super::policies::document;
 use super::protocol::Request;
-use super::{Answer, Outcome, done, no_vhost, row, unreadable};
+use super::{Answer, Outcome, done, row, unreadable, vhosts};
 
 /// `set_parameter`.
 pub async fn set(broker: &Broker, request: &Request) -> Outcome {
@@ -25,9 +25,7 @@ pub async fn clear(broker: &Broker, request: &Request) -> Outcome {
 
 /// `list_parameters`: with operator policies, without policies, as rabbitmqctl does.
 pub fn list(broker: &Broker, request: &Request) -> Outcome {
-    if broker.metadata().vhost(&request.vhost).is_none() {
-        return Err(no_vhost(&request.vhost));
-    }
+    vhosts::find(broker, &request.vhost)?;
     let tree = broker.metadata().tree();
     let mut parameters: Vec<(String, String, Value)> = Vec::new();
     for policy in OperatorPolicy::list(&tree, &request.vhost).map_err(unreadable)? {

@@ -7,7 +7,7 @@ use warren_broker::policy::Kind;
 use warren_metastore::records::{OperatorPolicy, Policy};
 
 use super::protocol::{Code, Refusal, Request, Row};
-use super::{Answer, Outcome, done, no_user, no_vhost, row, unreadable};
+use super::{Answer, Outcome, done, no_user, no_vhost, row, unreadable, vhosts};
 
 /// `set_policy`, `set_operator_policy`.
 pub async fn set(broker: &Broker, request: &Request, kind: Kind) -> Outcome {
@@ -39,9 +39,7 @@ pub async fn clear(broker: &Broker, request: &Request, kind: Kind) -> Outcome {
 
 /// `list_policies`, `list_operator_policies`.
 pub fn list(broker: &Broker, request: &Request, kind: Kind) -> Outcome {
-    if broker.metadata().vhost(&request.vhost).is_none() {
-        return Err(no_vhost(&request.vhost));
-    }
+    vhosts::find(broker, &request.vhost)?;
     let tree = broker.metadata().tree();
     let rows = match kind {
         Kind::Policy => {

@@ -18,7 +18,7 @@ use warren_raft::machine::Role;
 
 use super::clients::pid_of;
 use super::protocol::{Code, Refusal, Request, Row};
-use super::{Answer, Outcome, Progress, at_once, no_vhost, peers, row};
+use super::{Answer, Outcome, Progress, at_once, no_vhost, peers, row, vhosts};
 
 /// Queues asked at once.
 const AT_ONCE: usize = 64;
@@ -289,9 +289,7 @@ pub async fn list_consumers(broker: &Arc<Broker>, request: &Request) -> Outcome 
 
 pub(super) fn find(broker: &Broker, request: &Request) -> Result<Arc<QueueTarget>, Refusal> {
     let (vhost, name) = (&request.vhost, request.text("queue"));
-    if broker.metadata().vhost(vhost).is_none() {
-        return Err(no_vhost(vhost));
-    }
+    vhosts::find(broker, vhost)?;
     broker
         .metadata()
         .queue_target(vhost, name)

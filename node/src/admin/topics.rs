@@ -7,7 +7,7 @@ use warren_metastore::records::{TopicPermission, Vhost};
 
 use super::protocol::{Code, Refusal, Request};
 use super::vhosts::must_exist;
-use super::{Answer, Outcome, done, no_user, no_vhost, row, unreadable};
+use super::{Answer, Outcome, done, row, unreadable, users, vhosts};
 
 /// `set_topic_permissions`. The exchange need not exist yet.
 pub async fn set(broker: &Broker, request: &Request) -> Outcome {
@@ -49,9 +49,7 @@ pub async fn clear(broker: &Broker, request: &Request) -> Outcome {
 
 /// `list_topic_permissions`.
 pub fn list(broker: &Broker, request: &Request) -> Outcome {
-    if broker.metadata().vhost(&request.vhost).is_none() {
-        return Err(no_vhost(&request.vhost));
-    }
+    vhosts::find(broker, &request.vhost)?;
     let all = TopicPermission::list_in(&broker.metadata().tree(), &request.vhost).map_err(unreadable)?;
     let rows = all.iter().map(|permission| {
         row([
@@ -67,9 +65,7 @@ pub fn list(broker: &Broker, request: &Request) -> Outcome {
 /// `list_user_topic_permissions`.
 pub fn list_of_user(broker: &Broker, request: &Request) -> Outcome {
     let user = request.text("user");
-    if broker.metadata().user(user).is_none() {
-        return Err(no_user(user));
-    }
+    users::find(broker, user)?;
     let tree = broker.metadata().tree();
     let mut rows = Vec::new();
     for vhost in Vhost::list(&tree).map_err(unreadable)? {

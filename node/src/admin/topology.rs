@@ -7,13 +7,11 @@ use warren_metastore::records::{Binding, DestinationKind, Exchange};
 
 use super::protocol::Request;
 use super::queues::name_of;
-use super::{Answer, Outcome, no_vhost, row, unreadable};
+use super::{Answer, Outcome, no_vhost, row, unreadable, vhosts};
 
 /// `list_exchanges`.
 pub fn list_exchanges(broker: &Broker, request: &Request) -> Outcome {
-    if broker.metadata().vhost(&request.vhost).is_none() {
-        return Err(no_vhost(&request.vhost));
-    }
+    vhosts::find(broker, &request.vhost)?;
     let exchanges = Exchange::list(&broker.metadata().tree(), &request.vhost).map_err(unreadable)?;
     let mut rows: Vec<_> = exchanges
         .iter()

@@ -88,7 +88,8 @@ pub fn authenticate(broker: &Broker, request: &Request) -> Outcome {
     }
 }
 
-fn find(broker: &Broker, name: &str) -> Result<Arc<Stored<User>>, Refusal> {
+/// A user; one that does not exist is refused.
+pub(super) fn find(broker: &Broker, name: &str) -> Result<Arc<Stored<User>>, Refusal> {
     broker.metadata().user(name).ok_or_else(|| no_user(name))
 }
 

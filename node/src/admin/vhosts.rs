@@ -1,14 +1,16 @@
 //! Virtual hosts and the permissions in them.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 use warren_broker::metadata::WriteError;
 use warren_broker::{Broker, CloseReason};
 use warren_metastore::projections::ResourcePattern;
-use warren_metastore::records::{Permission, Vhost};
+use warren_metastore::records::{Permission, Stored, Vhost};
 use warren_metastore::tree::MetaError;
 
 use super::protocol::{Code, Refusal, Request};
-use super::{Answer, Outcome, clients, done, no_user, no_vhost, row, unreadable};
+use super::{Answer, Outcome, clients, done, no_vhost, row, unreadable, users};
 
 /// A record that others keep changing is read again this often.
 const ATTEMPTS: usize = 10;
@@ -113,7 +115,7 @@ pub fn check(broker: &Broker, ready: bool) -> Outcome {
 async fn update(broker: &Broker, request: &Request, change: impl Fn(&mut Vhost)) -> Outcome {
     let name = request.text("name");
     for _ in 0..ATTEMPTS {
-        let stored = broker.metadata().vhost(name).ok_or_else(|| no_vhost(name))?;
+        let stored = find(broker, name)?;
         let mut vhost = stored.record.clone();
         change(&mut vhost);
         match broker.metadata().write(vhost.update(stored.mod_revision)).await {
@@ -154,7 +156,7 @@ fn metadata(vhost: &Vhost) -> Value {
 /// `delete_vhost`: with everything in it, and the connections to it.
 pub async fn delete(broker: &Broker, request: &Request) -> Outcome {
     let name = request.text("name");
-    let stored = broker.metadata().vhost(name).ok_or_else(|| no_vhost(name))?;
+    let stored = find(broker, name)?;
     if stored.protected_from_deletion {
         let text = format!("Cannot delete this virtual host: '{name}' is protected from deletion");
         return Err(Refusal::new(Code::Invalid, text));
@@ -195,9 +197,7 @@ pub async fn clear_permissions(broker: &Broker, request: &Request) -> Outcome {
 
 /// `list_permissions`.
 pub fn list_permissions(broker: &Broker, request: &Request) -> Outcome {
-    if broker.metadata().vhost(&request.vhost).is_none() {
-        return Err(no_vhost(&request.vhost));
-    }
+    find(broker, &request.vhost)?;
     let permissions = Permission::list(&broker.metadata().tree(), &request.vhost).map_err(unreadable)?;
     let rows = permissions.iter().map(|permission| {
         row([
@@ -213,9 +213,7 @@ pub fn list_permissions(broker: &Broker, request: &Request) -> Outcome {
 /// `list_user_permissions`.
 pub fn list_user_permissions(broker: &Broker, request: &Request) -> Outcome {
     let user = request.text("user");
-    if broker.metadata().user(user).is_none() {
-        return Err(no_user(user));
-    }
+    users::find(broker, user)?;
     let tree = broker.metadata().tree();
     let mut rows = Vec::new();
     for vhost in Vhost::list(&tree).map_err(unreadable)? {
@@ -231,13 +229,14 @@ pub fn list_user_permissions(broker: &Broker, request: &Request) -> Outcome {
     Ok(Answer::Rows(rows))
 }
 
+/// A virtual host; one that does not exist is refused.
+pub(super) fn find(broker: &Broker, name: &str) -> Result<Arc<Stored<Vhost>>, Refusal> {
+    broker.metadata().vhost(name).ok_or_else(|| no_vhost(name))
+}
+
 /// Refuses where one of both does not exist.
 pub(super) fn must_exist(broker: &Broker, user: &str, vhost: &str) -> Result<(), Refusal> {
-    if broker.metadata().vhost(vhost).is_none() {
-        return Err(no_vhost(vhost));
-    }
-    if broker.metadata().user(user).is_none() {
-        return Err(no_user(user));
-    }
+    find(broker, vhost)?;
+    users::find(broker, user)?;
     Ok(())
 }

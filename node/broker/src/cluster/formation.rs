@@ -27,6 +27,9 @@ pub const JOIN: &str = "cluster.join";
 /// The code with which [`JOIN`] is refused to a node that the cluster has removed.
 pub const REMOVED: &str = "removed";
 
+/// What the codes begin with by which nodes refuse each other at the handshake.
+const INCOMPATIBLE: &str = "incompatible";
+
 /// The first rounds are quicker.
 const QUICK_ROUNDS: u32 = 20;
 const QUICK_PAUSE: Duration = Duration::from_millis(200);
@@ -215,15 +218,24 @@ async fn ask_all(others: &[&Peer], transport: &Transport) -> Vec<Hello> {
     }
     let mut hellos = Vec::new();
     while let Some(answer) = asking.join_next().await {
-        if let Ok(Some(hello)) = answer {
+        if let Ok(Ok(hello)) = answer {
             hellos.push(hello);
         }
     }
     hellos
 }
 
+/// Why a node did not say who it is.
+#[derive(Debug)]
+pub(crate) enum NoHello {
+    /// It is there, and does not go together with this node.
+    Incompatible(String),
+    /// Nobody answers there, another node does, or what answers cannot be read.
+    Unknown,
+}
+
 /// What the node at a peer's address says about itself, if it is that peer.
-pub(crate) async fn ask(peer: &Peer, transport: &Transport) -> Option<Hello> {
+pub(crate) async fn ask(peer: &Peer, transport: &Transport) -> Result<Hello, NoHello> {
     let target = CallTarget::Address(peer.address.clone());
     let reply = async {
         let replies = transport.call(target, HELLO, Bytes::new(), HELLO_TIMEOUT).await?;
@@ -231,27 +243,26 @@ pub(crate) async fn ask(peer: &Peer, transport: &Transport) -> Option<Hello> {
     };
     let bytes = match reply.await {
         Ok(bytes) => bytes,
+        Err(CallError::Failed { code, message }) if code.starts_with(INCOMPATIBLE) => {
+            tracing::debug!(peer = peer.name, message, "peer does not go together with this node");
+            return Err(NoHello::Incompatible(message));
+        }
         Err(error) => {
             tracing::debug!(peer = peer.name, %error, "peer does not answer");
-            return None;
+            return Err(NoHello::Unknown);
         }
     };
     match serde_json::from_slice::<Hello>(&bytes) {
-        Ok(hello) if hello.name == peer.name => Some(hello),
-        Ok(hello) => {
-            tracing::warn!(
-                address = peer.address,
-                expected = peer.name,
-                found = hello.name,
-                "another node answers there"
-            );
-            None
-        }
-        Err(error) => {
-            tracing::warn!(peer = peer.name, %error, "peer's answer does not decode");
-            None
-        }
+        Ok(hello) if hello.name == peer.name => return Ok(hello),
+        Ok(hello) => tracing::warn!(
+            address = peer.address,
+            expected = peer.name,
+            found = hello.name,
+            "another node answers there"
+        ),
+        Err(error) => tracing::warn!(peer = peer.name, %error, "peer's answer does not decode"),
     }
+    Err(NoHello::Unknown)
 }
 
 fn found(identity: &NodeIdentity, me: &Peer, others: &[&Peer], hellos: &[Hello]) -> Cluster {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use warren_metastore::machine::Machine;
 use warren_raft::transport::{CallError, CallTarget, Transport};
 
-use super::formation::{self, Hello, Peer};
+use super::formation::{self, Hello, NoHello, Peer};
 use super::identity_file::{Cluster, NodeIdentity, random_u64};
 use super::next_life::NextLife;
 use super::removal::{self, Question};
@@ -78,7 +78,10 @@ pub async fn join(
         return Err(JoinError::Itself(me.name.clone()));
     }
     let (name, address) = (member.name.clone(), member.address.clone());
-    let hello = formation::ask(member, transport).await.ok_or(JoinError::Unreachable { name, address })?;
+    let hello = formation::ask(member, transport).await.map_err(|why| match why {
+        NoHello::Incompatible(why) => JoinError::Incompatible(why),
+        NoHello::Unknown => JoinError::Unreachable { name, address },
+    })?;
     let cluster = hello.cluster.clone().ok_or_else(|| JoinError::NoCluster(member.name.clone()))?;
     let no_majority = |reason: String| JoinError::NoMajority { name: member.name.clone(), reason };
     let known = identity.cluster.as_ref().filter(|own| own.id == cluster.id).map(|own| own.uid);

@@ -169,24 +169,25 @@ pub fn export(view: &View, sink: impl FnMut(String) -> bool) -> Result<(), Expor
     };
     out.list("users", |out| User::list(tree)?.iter().try_for_each(|user| out.item(&user_out(user))))?;
     out.list("vhosts", |out| vhosts.iter().try_for_each(|vhost| out.item(&vhost_out(vhost))))?;
-    out.list("permissions", |out| {
-        for vhost in &vhosts {
-            for p in &Permission::list(tree, &vhost.name)? {
-                let (configure, write, read) = (&p.configure, &p.write, &p.read);
-                out.item(&PermissionOut { user: &p.user, vhost: &p.vhost, configure, write, read })?;
-            }
-        }
-        Ok(())
-    })?;
-    out.list("topic_permissions", |out| {
-        for vhost in &vhosts {
-            for p in &TopicPermission::list_in(tree, &vhost.name)? {
-                let (exchange, write, read) = (&p.exchange, &p.write, &p.read);
-                out.item(&TopicPermissionOut { user: &p.user, vhost: &p.vhost, exchange, write, read })?;
-            }
-        }
-        Ok(())
-    })?;
+    let names: Vec<&str> = vhosts.iter().map(|vhost| &*vhost.name).collect();
+    out.list_in(
+        "permissions",
+        &names,
+        |vhost| Permission::list(tree, vhost),
+        |out, p| {
+            let (configure, write, read) = (&p.configure, &p.write, &p.read);
+            out.item(&PermissionOut { user: &p.user, vhost: &p.vhost, configure, write, read })
+        },
+    )?;
+    out.list_in(
+        "topic_permissions",
+        &names,
+        |vhost| TopicPermission::list_in(tree, vhost),
+        |out, p| {
+            let (exchange, write, read) = (&p.exchange, &p.write, &p.read);
+            out.item(&TopicPermissionOut { user: &p.user, vhost: &p.vhost, exchange, write, read })
+        },
+    )?;
     out.list("parameters", |out| {
         for vhost in &vhosts {
             let vhost = &*vhost.name;
@@ -210,21 +211,21 @@ pub fn export(view: &View, sink: impl FnMut(String) -> bool) -> Result<(), Expor
         let shown = all.iter().filter(|(name, _)| is_shown(name));
         shown.into_iter().try_for_each(|(name, p)| out.item(&GlobalParameterOut { name, value: &p.value }))
     })?;
-    out.list("policies", |out| {
-        for vhost in &vhosts {
-            for policy in &Policy::list(tree, &vhost.name)? {
-                out.item(&PolicyOut {
-                    vhost: &policy.vhost,
-                    name: &policy.name,
-                    pattern: &policy.pattern,
-                    apply_to: policy.apply_to.name(),
-                    definition: &policy.definition,
-                    priority: policy.priority,
-                })?;
-            }
-        }
-        Ok(())
-    })?;
+    out.list_in(
+        "policies",
+        &names,
+        |vhost| Policy::list(tree, vhost),
+        |out, policy| {
+            out.item(&PolicyOut {
+                vhost: &policy.vhost,
+                name: &policy.name,
+                pattern: &policy.pattern,
+                apply_to: policy.apply_to.name(),
+                definition: &policy.definition,
+                priority: policy.priority,
+            })
+        },
+    )?;
     out.list("queues", |out| {
         for vhost in vhosts.iter().filter_map(|vhost| view.vhost(&vhost.name)) {
             let mut queues: Vec<_> = vhost.queues().collect();
@@ -244,22 +245,25 @@ pub fn export(view: &View, sink: impl FnMut(String) -> bool) -> Result<(), Expor
         }
         Ok(())
     })?;
-    out.list("exchanges", |out| {
-        for vhost in &vhosts {
-            for exchange in Exchange::list(tree, &vhost.name)?.iter().filter(|exchange| is_declared(&exchange.name)) {
-                out.item(&ExchangeOut {
-                    name: &exchange.name,
-                    vhost: &exchange.vhost,
-                    kind: exchange.kind.name(),
-                    durable: exchange.durable,
-                    auto_delete: exchange.auto_delete,
-                    internal: exchange.internal,
-                    arguments: encoded(&exchange.arguments),
-                })?;
+    out.list_in(
+        "exchanges",
+        &names,
+        |vhost| Exchange::list(tree, vhost),
+        |out, exchange| {
+            if !is_declared(&exchange.name) {
+                return Ok(());
             }
-        }
-        Ok(())
-    })?;
+            out.item(&ExchangeOut {
+                name: &exchange.name,
+                vhost: &exchange.vhost,
+                kind: exchange.kind.name(),
+                durable: exchange.durable,
+                auto_delete: exchange.auto_delete,
+                internal: exchange.internal,
+                arguments: encoded(&exchange.arguments),
+            })
+        },
+    )?;
     out.list("bindings", |out| vhosts.iter().try_for_each(|vhost| bindings(out, view, &vhost.name)))?;
     out.text.push_str("\n}\n");
     out.flush()
@@ -366,6 +370,19 @@ impl<S: FnMut(String) -> bool> Out<S> {
         let end = if list.is_empty { "]" } else { "\n  ]" };
         self.text.push_str(end);
         Ok(())
+    }
+
+    /// A list of what each virtual host has, one virtual host after the other.
+    fn list_in<T>(
+        &mut self,
+        key: &str,
+        vhosts: &[&str],
+        of: impl Fn(&str) -> Result<Vec<T>, Invalid>,
+        write: impl Fn(&mut List<'_, S>, &T) -> Result<(), ExportError>,
+    ) -> Result<(), ExportError> {
+        self.list(key, |list| {
+            vhosts.iter().try_for_each(|vhost| of(vhost)?.iter().try_for_each(|item| write(list, item)))
+        })
     }
 
     fn flush(&mut self) -> Result<(), ExportError> {

@@ -298,8 +298,7 @@ impl FeatureFlags {
         self.member.connect(Box::new(HostOf(Arc::downgrade(broker))));
     }
 
-    /// Where other nodes are asked.
-    pub fn set_transport(&self, transport: &Transport) {
+    pub(crate) fn set_transport(&self, transport: &Transport) {
         let _ = self.cluster.transport.set(transport.clone());
     }
 

@@ -21,7 +21,7 @@ use warren_proto::ids::{GroupId, NodeId};
 use warren_raft::driver::{ChangeError, MemberChange};
 
 use super::members::AT_ONCE;
-use crate::cluster::formation::{self, Peer};
+use crate::cluster::formation::{self, NoHello, Peer};
 use crate::error::BrokerError;
 use crate::metadata::WriteError;
 use crate::node::Broker;
@@ -105,7 +105,10 @@ impl Broker {
             None => self.transport.peers().into_iter().find(|(known, ..)| *known == node).map(|(.., address)| address),
         };
         let answered = match address {
-            Some(address) => formation::ask(&Peer { name: name.to_owned(), address }, &self.transport).await.is_some(),
+            Some(address) => {
+                let told = formation::ask(&Peer { name: name.to_owned(), address }, &self.transport).await;
+                !matches!(told, Err(NoHello::Unknown))
+            }
             None => false,
         };
         answered || self.gives_signs_of_life(node).await
