@@ -122,6 +122,39 @@ fn a_policy_set_while_a_queue_has_no_leader_applies_once_it_has_one() {
 }
 
 #[test]
+fn a_queue_that_does_not_keep_dead_messages_although_it_was_to_is_named_in_the_log() {
+    let cluster = Cluster::start(1);
+    let node = &cluster[0];
+    let told = |queue: &str| {
+        let log = node.log();
+        let of_queue = |line: &&str| line.contains("at-most-once is used") && line.contains(&format!("queue={queue} "));
+        log.lines().filter(of_queue).count()
+    };
+    let strategy = r#"{"dead-letter-exchange": "amq.fanout", "dead-letter-strategy": "at-least-once"}"#;
+    let kept = r#"{"dead-letter-exchange": "amq.fanout", "dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}"#;
+    // A policy set on a queue that is there, one that does all that it takes, and a queue that comes later.
+    declare(node, "before");
+    declare(node, "kept");
+    node.ctl_ok(&["set_policy", "whole", "^kept", kept]);
+    node.ctl_ok(&["set_policy", "half", "^before|^after", strategy]);
+    wait_for("the queue to be named", SOON, || (told("before") == 1).then_some(()));
+    declare(node, "after");
+    wait_for("the new queue to be named", SOON, || (told("after") == 1).then_some(()));
+    // An argument without a policy, and with one that gives what it lacks.
+    let asked = [
+        ("x-queue-type", AMQPValue::LongString("quorum".into())),
+        ("x-dead-letter-exchange", AMQPValue::LongString("amq.fanout".into())),
+        ("x-dead-letter-strategy", AMQPValue::LongString("at-least-once".into())),
+    ];
+    let (connection, (runtime, _channel)) = runtime_channel(node);
+    for queue in ["alone", "kept-by-both"] {
+        assert_eq!(runtime.block_on(refusal(&connection, queue, &asked)), None);
+    }
+    wait_for("the queue with arguments to be named", SOON, || (told("alone") == 1).then_some(()));
+    assert_eq!((told("kept"), told("kept-by-both"), told("before"), told("after")), (0, 0, 1, 1));
+}
+
+#[test]
 fn policies_and_operator_policies_are_merged_listed_and_refused_as_with_rabbitmqctl() {
     let cluster = Cluster::start(1);
     let node = &cluster[0];

@@ -88,8 +88,16 @@ impl Config {
 
     /// Whether dead messages are kept until their new queues have confirmed them.
     pub fn at_least_once(&self) -> bool {
-        self.overflow == Overflow::RejectPublish
-            && self.dead_letter.as_ref().is_some_and(|to| to.strategy == DeadLetterStrategy::AtLeastOnce)
+        self.overflow == Overflow::RejectPublish && self.asks_for_at_least_once()
+    }
+
+    /// Whether dead messages were to be kept, and are not, since the queue does not refuse publishes.
+    pub fn falls_back_to_at_most_once(&self) -> bool {
+        self.overflow != Overflow::RejectPublish && self.asks_for_at_least_once()
+    }
+
+    fn asks_for_at_least_once(&self) -> bool {
+        self.dead_letter.as_ref().is_some_and(|to| to.strategy == DeadLetterStrategy::AtLeastOnce)
     }
 }
 

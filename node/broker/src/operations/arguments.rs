@@ -217,13 +217,6 @@ pub(super) fn warn(kind: QueueKind, arguments: &FieldTable, queue: Named<'_>) {
     if text("x-overflow") == Some("reject-publish-dlx") {
         tracing::warn!(queue = name, vhost, "quorum queues have no overflow reject-publish-dlx: drop-head is used");
     }
-    if text("x-dead-letter-strategy") == Some("at-least-once") && text("x-overflow") != Some("reject-publish") {
-        tracing::warn!(
-            queue = name,
-            vhost,
-            "dead-letter-strategy at-least-once needs overflow reject-publish: without it, at-most-once is used"
-        );
-    }
 }
 
 /// How many members a quorum queue's arguments ask for.

@@ -102,6 +102,10 @@ impl Broker {
         self.check_queue_limit(&cx.vhost, &spec.name)?;
         self.check_dead_letter(cx, &spec)?;
         arguments::warn(kind, &spec.arguments, named);
+        if kind == QueueKind::Quorum {
+            let policies = policy::merged(&self.metadata.queue_policies(&cx.vhost, &spec.name, kind));
+            policy::warn_of_fallback(&policy::quorum_config(&spec.arguments, &policies), &cx.vhost, &spec.name);
+        }
         let owner = spec.exclusive.then(|| SessionOwner {
             node: self.me,
             incarnation: self.sessions.incarnation(),

@@ -72,6 +72,18 @@ pub(crate) fn quorum_config(arguments: &FieldTable, policies: &Definition) -> Co
     }
 }
 
+/// Tells operators of a queue that does not keep dead messages although it was to. Said when it is declared and when its
+/// policies change.
+pub(crate) fn warn_of_fallback(config: &Config, vhost: &str, queue: &str) {
+    if config.falls_back_to_at_most_once() {
+        tracing::warn!(
+            queue,
+            vhost,
+            "dead-letter-strategy at-least-once needs overflow reject-publish: without it, at-most-once is used"
+        );
+    }
+}
+
 fn dead_letter(sources: &Sources<'_>) -> Option<DeadLetter> {
     Some(DeadLetter {
         exchange: sources.argument_first("dead-letter-exchange")?.to_owned(),

@@ -7,7 +7,7 @@ mod effective;
 mod keys;
 mod merge;
 
-pub(crate) use effective::{leader_locator, locator, quorum_config, target_group_size};
+pub(crate) use effective::{leader_locator, locator, quorum_config, target_group_size, warn_of_fallback};
 pub(crate) use keys::term;
 pub use keys::{Kind, problems};
 pub use merge::merged;

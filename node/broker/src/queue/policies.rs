@@ -14,6 +14,7 @@ use warren_metastore::records::QueueKind;
 
 use super::group::GroupRequest;
 use crate::node::Broker;
+use crate::policy::warn_of_fallback;
 
 /// Queues that are looked at before a pause.
 const AT_ONCE: usize = 256;
@@ -76,12 +77,14 @@ impl Broker {
             for (queue, before, now) in chunk {
                 let kind = queue.kind;
                 let same = before.of_queue(&queue.name, kind) == now.of_queue(&queue.name, kind);
-                // Refused where there is no member here, or where the group has too much to do: then it is asked again.
-                if !same
-                    && self.queues.send(queue.group, GroupRequest::Configure).is_err()
-                    && self.queues.has_group(queue.group)
-                {
+                if same || !self.queues.has_group(queue.group) {
+                    continue;
+                }
+                // Refused where the group has too much to do: then it is asked again.
+                if self.queues.send(queue.group, GroupRequest::Configure).is_err() {
                     doubtful.push((queue, before, now));
+                } else if let Some(config) = self.metadata.quorum_config(queue.group) {
+                    warn_of_fallback(&config, &queue.vhost, &queue.name);
                 }
             }
             if doubtful.is_empty() {
